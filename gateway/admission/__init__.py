@@ -1,0 +1,1 @@
+"""Principal + Call -> Permit: rules reserved in one atomic step, settled once."""

@@ -1,0 +1,29 @@
+"""One validated inference request."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Endpoint = Literal["chat", "completions"]
+
+PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the later stages need to know of a valid body. Only `calls.parse` makes one.
+
+    `model` is as the client wrote it. `input_tokens` is an estimate from bytes. `output_tokens` is the largest output
+    that the client declared for one choice, None when it declared none. `generations` is how many outputs the engine
+    may generate: prompts × max(n, best_of); `choices` how many the answer carries: prompts × n.
+    """
+
+    endpoint: Endpoint
+    model: str
+    body: bytes
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    input_tokens: int
+    output_tokens: int | None
+    choices: int = 1
+    generations: int = 1

@@ -1,0 +1,15 @@
+"""Tokens of one call, as an engine reports them or as the gateway counted them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one call used, in tokens. Cached tokens are part of `prompt`, reasoning tokens part of `completion`."""
+
+    prompt: int
+    completion: int
+    cached: int = 0
+    reasoning: int = 0
+    source: Literal["engine", "estimated"] = "engine"

@@ -1,0 +1,1 @@
+"""Authorization header -> Principal. Never sees the body, never decides what the principal may spend."""

@@ -1,0 +1,1 @@
+"""Outcome -> Prometheus and the access log."""
