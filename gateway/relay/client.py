@@ -1,0 +1,123 @@
+"""The client's end of an answer: bytes go to its transport as they are, in one write each.
+
+aiohttp parses requests and keeps connections; head and framing of an answer are written here, because its
+`StreamResponse` costs more than all else a call needs. Never waits: backpressure is a callback to whoever feeds us.
+"""
+
+from collections.abc import Iterable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from aiohttp import HttpVersion10, web
+
+Header = tuple[str, str]
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class Flow(Protocol):
+    """Who feeds an answer, and must wait while its client cannot keep up."""
+
+    def client_paused(self) -> None:
+        """The client's transport holds as much as it should."""
+
+    def client_resumed(self) -> None:
+        """The client reads again."""
+
+
+class ClientConnection(web.RequestHandler):
+    """aiohttp's connection, which also tells the current answer's `flow` when the client stops or starts to keep up."""
+
+    __slots__ = ("flow",)
+
+    def __init__(self, manager: web.Server, **kwargs: Any) -> None:
+        super().__init__(manager, **kwargs)
+        self.flow: Flow | None = None
+
+    def pause_writing(self) -> None:
+        """Called by the transport at its high-water mark."""
+        super().pause_writing()
+        if self.flow is not None:
+            self.flow.client_paused()
+
+    def resume_writing(self) -> None:
+        """Called by the transport at its low-water mark."""
+        super().resume_writing()
+        if self.flow is not None:
+            self.flow.client_resumed()
+
+
+class Answer(web.StreamResponse):
+    """One answer: `whole`, or `begin`, `write`… and `finish`; `abort` where it must not look whole.
+
+    aiohttp asks a finished answer only for `keep_alive`; it finds nothing left to send. Once the client is gone every
+    write is dropped: its handler is about to be cancelled.
+    """
+
+    def __init__(self, request: web.BaseRequest, *, now: float) -> None:
+        # The base class is not initialised: its header map and status are never used, and cost as much as a write.
+        self._connection = request.protocol
+        self._keep_alive = request.keep_alive
+        self._chunked = request.version > HttpVersion10
+        self._now = now
+        self._unsent = b""
+        self.sent_status = 0
+
+    @property
+    def keep_alive(self) -> bool | None:
+        """Whether the client may send another request on this connection."""
+        return self._keep_alive
+
+    def close_after(self) -> None:
+        """Let this answer be its connection's last."""
+        self._keep_alive = False
+
+    def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+        """Send a complete answer in one write."""
+        self._send(self._head(status, headers, f"Content-Length: {len(body)}\r\n") + body)
+
+    def begin(self, status: int, headers: Iterable[Header]) -> None:
+        """Begin a stream. The head goes out with the first bytes."""
+        if not self._chunked:
+            self._keep_alive = False  # HTTP/1.0 has no other end of a stream than the connection's
+        self._unsent = self._head(status, headers, "Transfer-Encoding: chunked\r\n" if self._chunked else "")
+
+    def write(self, data: bytes) -> None:
+        """Send the next bytes of a stream."""
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        if self._unsent:
+            framed, self._unsent = self._unsent + framed, b""
+        self._send(framed)
+
+    def finish(self) -> None:
+        """End a stream cleanly."""
+        if self._chunked:
+            self._send(b"0\r\n\r\n")
+
+    def abort(self) -> None:
+        """Cut the connection: the client must not take what it has for a whole answer."""
+        self._keep_alive = False
+        if self._connection.transport is not None:
+            self._connection.transport.abort()
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Nothing is left to prepare."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Nothing is left to send."""
+
+    def _head(self, status: int, headers: Iterable[Header], framing: str) -> bytes:
+        self.sent_status = status
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        connection = "" if self._keep_alive else "Connection: close\r\n"
+        if self._keep_alive and not self._chunked:
+            connection = "Connection: keep-alive\r\n"
+        date = formatdate(self._now, usegmt=True)
+        line = f"HTTP/1.1 {status} {_REASONS[status]}\r\nDate: {date}\r\n"
+        return f"{line}{fields}{connection}{framing}\r\n".encode("latin-1")
+
+    def _send(self, data: bytes) -> None:
+        transport = self._connection.transport
+        if transport is not None:
+            transport.write(data)

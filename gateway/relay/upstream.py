@@ -1,0 +1,69 @@
+"""Connections to replicas: opened, kept while idle, reused most-recent-first."""
+
+import asyncio
+import ssl
+from collections import deque
+
+from gateway.clock import Clock
+from gateway.relay.connection import Connection
+from gateway.routing.replica import Replica
+
+# uvicorn (vLLM, SGLang) closes a connection that was idle for 5 s: ours are given up before that.
+KEEP_IDLE_S = 4.0
+
+
+class Upstream:
+    """All connections of this process to replicas that no exchange uses right now."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._idle: dict[Replica, deque[Connection]] = {}
+        self._tls: ssl.SSLContext | None = None
+
+    def take_idle(self, replica: Replica) -> Connection | None:
+        """Return an open connection that was used last and not long ago, or None."""
+        idle = self._idle.get(replica)
+        oldest = self._clock.monotonic() - KEEP_IDLE_S
+        while idle:
+            connection = idle.pop()
+            if connection.reusable and connection.idle_since > oldest:
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self, replica: Replica, *, timeout_s: float) -> Connection:
+        """Open a connection.
+
+        Raises:
+            OSError: it was refused, cannot be routed, or TLS failed.
+            TimeoutError: it took longer than `timeout_s`.
+        """
+        tls = self._tls_context() if replica.tls else None
+        async with asyncio.timeout(timeout_s):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                Connection, replica.host, replica.port, ssl=tls
+            )
+        return connection
+
+    def give_back(self, replica: Replica, connection: Connection) -> None:
+        """Keep a connection for the next exchange if it can carry one, else close it."""
+        if not connection.reusable:
+            connection.abort()
+            return
+        connection.idle_since = now = self._clock.monotonic()
+        idle = self._idle.setdefault(replica, deque())
+        idle.append(connection)
+        while not idle[0].reusable or idle[0].idle_since <= now - KEEP_IDLE_S:
+            idle.popleft().abort()
+
+    def close(self) -> None:
+        """Close every idle connection."""
+        for idle in self._idle.values():
+            for connection in idle:
+                connection.abort()
+        self._idle.clear()
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls

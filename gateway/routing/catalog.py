@@ -1,0 +1,49 @@
+"""Model names and aliases -> `Model`: what clients may name, and the pool that serves it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.config import ModelEntry
+from gateway.errors import ModelNotFound
+from gateway.identity.principal import Principal
+from gateway.routing.pool import Pool
+from gateway.routing.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A configured model: its name, its entry in config.yaml and its pool."""
+
+    name: str
+    entry: ModelEntry
+    pool: Pool
+
+    def name_at(self, replica: Replica) -> str:
+        """What the engine on this replica calls the model."""
+        return replica.served_name or self.entry.served_name or self.name
+
+
+class Catalog:
+    """All models of this gateway."""
+
+    def __init__(self, entries: Mapping[str, ModelEntry], pools: Mapping[str, Pool]) -> None:
+        self._models = {name: Model(name, entry, pools[entry.pool]) for name, entry in entries.items()}
+        self._by_name = dict(self._models)
+        for model in self._models.values():
+            self._by_name.update(dict.fromkeys(model.entry.aliases, model))
+
+    def resolve(self, name: str, principal: Principal) -> Model:
+        """Return the model that `name` means to this principal.
+
+        Raises:
+            ModelNotFound: no such model, or it may not use it; the two look the same.
+        """
+        model = self._by_name.get(name)
+        if model is None or not principal.may_use(model.name):
+            shown = name if len(name) <= 100 else f"{name[:100]}..."  # noqa: PLR2004 an excerpt
+            raise ModelNotFound(f"The model {shown!r} does not exist or you do not have access to it.", param="model")
+        return model
+
+    def permitted(self, principal: Principal) -> Iterable[Model]:
+        """Return the models that this principal may use, in the order of config.yaml."""
+        return [model for model in self._models.values() if principal.may_use(model.name)]

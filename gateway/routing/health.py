@@ -1,0 +1,77 @@
+"""Active health: each replica is asked in its own task, so one that hangs delays no other."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+
+import aiohttp
+
+from gateway.config import Health
+from gateway.routing.pool import Pool
+from gateway.routing.replica import Replica
+
+_log = logging.getLogger(__name__)
+
+# A probe that takes longer than this has failed; an engine's health path answers at once or not at all.
+PROBE_TIMEOUT_S = 2.0
+
+
+class Prober:
+    """Marks replicas down after `unhealthy_after` failed probes in a row, up after `healthy_after` good ones."""
+
+    def __init__(self, pools: Iterable[Pool], session: aiohttp.ClientSession, chance: random.Random) -> None:
+        self._pools = tuple(pools)
+        self._session = session
+        self._chance = chance
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to probe every replica of every pool."""
+        for pool in self._pools:
+            for replica in pool.replicas:
+                self._tasks.append(asyncio.create_task(self._watch(pool, replica), name=f"health of {replica.name}"))
+
+    async def close(self) -> None:
+        """Stop all probes."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _watch(self, pool: Pool, replica: Replica) -> None:
+        streak = Streak(pool.health, up=replica.up)
+        while True:
+            up = streak.note(good=await self._probe(pool.health, replica))
+            if up != replica.up:
+                replica.up = up
+                _log.warning("replica %s of pool %s is %s", replica.name, pool.name, "up" if up else "down")
+            # Jitter keeps the probes of many gateways from falling together.
+            await asyncio.sleep(pool.health.interval * self._chance.uniform(0.8, 1.2))
+
+    async def _probe(self, health: Health, replica: Replica) -> bool:
+        headers = {"Authorization": replica.authorization} if replica.authorization else {}
+        timeout = aiohttp.ClientTimeout(total=min(PROBE_TIMEOUT_S, max(health.interval, 0.5)))
+        try:
+            async with self._session.get(
+                replica.name + health.path, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                return response.status == 200  # noqa: PLR2004 the one status that says healthy
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+
+class Streak:
+    """Counts probes that agree; decides, from one result at a time, whether a replica is up."""
+
+    def __init__(self, health: Health, *, up: bool) -> None:
+        self._health = health
+        self._up = up
+        self._against = 0
+
+    def note(self, *, good: bool) -> bool:
+        """Take in one probe's result and return whether the replica now counts as up."""
+        self._against = 0 if good == self._up else self._against + 1
+        needed = self._health.healthy_after if good else self._health.unhealthy_after
+        if self._against >= needed:
+            self._up, self._against = good, 0
+        return self._up

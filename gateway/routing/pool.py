@@ -1,0 +1,50 @@
+"""Replicas that serve the same model, and the choice among them."""
+
+import random
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from gateway.config import PoolEntry
+from gateway.errors import NoReplicaAvailable
+from gateway.routing.replica import Replica
+
+
+class Pool:
+    """A named set of replicas behind one or more models."""
+
+    def __init__(self, name: str, entry: PoolEntry, chance: random.Random) -> None:
+        self.name = name
+        self.engine = entry.engine
+        self.attempts = entry.attempts
+        self.timeouts = entry.timeouts
+        self.health = entry.health
+        self.replicas = tuple(Replica(replica, entry) for replica in entry.replicas)
+        self._chance = chance
+
+    @contextmanager
+    def lend(self, *, tried: Collection[Replica] = ()) -> Iterator[Replica]:
+        """Lend the best replica that is up and not in `tried`; it counts as in flight until the block ends.
+
+        Raises:
+            NoReplicaAvailable: there is none.
+        """
+        replica = choose(self.replicas, self._chance, tried=tried)
+        if replica is None:
+            raise NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
+        replica.in_flight += 1
+        try:
+            yield replica
+        finally:
+            replica.in_flight -= 1
+
+
+def choose(
+    replicas: Collection[Replica], chance: random.Random, *, tried: Collection[Replica] = ()
+) -> Replica | None:
+    """Return the replica with the fewest calls in flight for its weight, ties by chance; None if none is eligible."""
+    eligible = [replica for replica in replicas if replica.up and replica not in tried]
+    if len(eligible) <= 1:
+        return eligible[0] if eligible else None
+    load = [(replica.in_flight + 1) / replica.weight for replica in eligible]
+    least = min(load)
+    return chance.choice([replica for replica, one in zip(eligible, load, strict=True) if one == least])

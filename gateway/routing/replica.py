@@ -1,0 +1,33 @@
+"""One engine server, and how it is doing."""
+
+from urllib.parse import urlsplit
+
+from gateway.config import PoolEntry, ReplicaEntry
+
+
+class Replica:
+    """Where an engine listens, and its state in this process: calls in flight, and whether probes find it up.
+
+    `name` is its URL without credentials, as metrics and logs show it; it never reaches a client.
+    """
+
+    __slots__ = ("authorization", "base_path", "host", "in_flight", "name", "port", "served_name", "tls", "up", "weight")
+
+    def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
+        url = urlsplit(entry.url)
+        self.tls = url.scheme == "https"
+        self.host = url.hostname or ""
+        self.port = url.port or (443 if self.tls else 80)
+        self.base_path = url.path.rstrip("/")
+        self.name = f"{url.scheme}://{self.authority}{self.base_path}"
+        self.authorization = f"Bearer {pool.api_key.get_secret_value()}" if pool.api_key else None
+        self.served_name = entry.served_name
+        self.weight = entry.weight
+        self.in_flight = 0
+        self.up = True
+
+    @property
+    def authority(self) -> str:
+        """The `Host` field: host and port, an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
