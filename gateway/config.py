@@ -1,6 +1,6 @@
 """config.yaml as frozen models: every key, its default and its limits.
 
-Durations are seconds and sizes are bytes once loaded. Reading the file is `gateway/configfile.py`: nothing here does I/O.
+Durations are seconds and sizes are bytes once loaded. Reading the file is `gateway/configfile.py`.
 """
 
 from typing import Annotated, Literal, Self
@@ -27,7 +27,7 @@ Size = Annotated[int, BeforeValidator(units.size)]
 Count = Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=0, le=2**53)]
 Positive = Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=2**53)]
 Name = Annotated[StrictStr, StringConstraints(min_length=1, max_length=200)]
-Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/]+(/\S*)?$")]
+Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
 
 
 class _Section(BaseModel):
@@ -35,7 +35,7 @@ class _Section(BaseModel):
 
 
 class Listen(_Section):
-    """An address to listen on, written `host:port`, `[ipv6]:port` or `:port` (all interfaces); port 0 takes a free one."""
+    """An address to listen on, written `host:port`, `[ipv6]:port` or `:port` (everywhere); port 0 takes a free one."""
 
     host: str
     port: int
@@ -130,6 +130,7 @@ class Auth(_Section):
 
 Per = Literal["key", "tenant", "model", "pool"]
 Weight = Annotated[float, Field(ge=0, le=1000)]
+MIN_WINDOW_S = 0.1
 MAX_WINDOW_S = 366 * 86400.0
 
 
@@ -154,10 +155,12 @@ class Rule(_Section):
     def _one_measure(self) -> Self:
         measures = [m for m in ("requests", "tokens", "concurrent") if getattr(self, m) is not None]
         if len(measures) != 1:
-            raise ValueError(f"expected exactly one of requests, tokens, concurrent; got {', '.join(measures) or 'none'}")
+            raise ValueError(
+                f"expected exactly one of requests, tokens, concurrent; got {', '.join(measures) or 'none'}"
+            )
         if (self.window is None) != (self.concurrent is not None):
             raise ValueError("window: needed with requests and tokens, and only there")
-        if isinstance(self.window, float) and not 0.1 <= self.window <= MAX_WINDOW_S:
+        if isinstance(self.window, float) and not MIN_WINDOW_S <= self.window <= MAX_WINDOW_S:
             raise ValueError("window: expected between 100ms and 366d")
         if self.count != "total" and self.tokens is None:
             raise ValueError("count: only with tokens")
@@ -284,11 +287,15 @@ class ReplicaEntry(_Section):
 
 
 class Timeouts(_Section):
-    """How long an engine may take: to accept, to its first body byte, and between bytes."""
+    """How long an engine may take: to accept, to a stream's first event, between bytes, and to a whole answer.
+
+    An answer that is not streamed begins when it is finished, so `answer` bounds it and not `first_byte`.
+    """
 
     connect: Annotated[Duration, Field(gt=0)] = 2.0
     first_byte: Annotated[Duration, Field(gt=0)] = 120.0
     idle: Annotated[Duration, Field(gt=0)] = 60.0
+    answer: Annotated[Duration, Field(gt=0)] = 600.0
 
 
 class Health(_Section):

@@ -75,9 +75,11 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:  # noqa: FBT001, FBT002 the base class's signature
         seen: set[object] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable) and key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -111,5 +113,7 @@ def _explain(location: tuple[int | str, ...], message: str) -> str:
     path = ""
     for step in location:
         path += f"[{step}]" if isinstance(step, int) else f".{step}"
-    message = message.removeprefix("Value error, ").replace("Extra inputs are not permitted", "is not a key of this section")
+    message = message.removeprefix("Value error, ").replace(
+        "Extra inputs are not permitted", "is not a key of this section"
+    )
     return f"{path.lstrip('.')}: {message}" if path else message

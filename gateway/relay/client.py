@@ -4,7 +4,7 @@ aiohttp parses requests and keeps connections; head and framing of an answer are
 `StreamResponse` costs more than all else a call needs. Never waits: backpressure is a callback to whoever feeds us.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -27,13 +27,29 @@ class Flow(Protocol):
 
 
 class ClientConnection(web.RequestHandler):
-    """aiohttp's connection, which also tells the current answer's `flow` when the client stops or starts to keep up."""
+    """aiohttp's connection, which also tells the current answer's `flow` when the client stops or starts to keep up.
 
-    __slots__ = ("flow",)
+    `malformed` answers what could not be parsed as a request.
+    """
 
-    def __init__(self, manager: web.Server, **kwargs: Any) -> None:
+    __slots__ = ("_malformed", "flow")
+
+    def __init__(
+        self, manager: web.Server, malformed: Callable[[web.BaseRequest], web.StreamResponse], **kwargs: Any
+    ) -> None:
         super().__init__(manager, **kwargs)
         self.flow: Flow | None = None
+        self._malformed = malformed
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,  # noqa: ARG002 as are the next two: the base class's signature
+        exc: BaseException | None = None,  # noqa: ARG002
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """Called by aiohttp for a request it cannot parse; its own answer would be plain text with the input in it."""
+        return self._malformed(request)
 
     def pause_writing(self) -> None:
         """Called by the transport at its high-water mark."""
@@ -49,7 +65,7 @@ class ClientConnection(web.RequestHandler):
 
 
 class Answer(web.StreamResponse):
-    """One answer: `whole`, or `begin`, `write`… and `finish`; `abort` where it must not look whole.
+    """One answer: `whole`, or `begin`, `send`… and `finish`; `abort` where it must not look whole.
 
     aiohttp asks a finished answer only for `keep_alive`; it finds nothing left to send. Once the client is gone every
     write is dropped: its handler is about to be cancelled.
@@ -58,6 +74,7 @@ class Answer(web.StreamResponse):
     def __init__(self, request: web.BaseRequest, *, now: float) -> None:
         # The base class is not initialised: its header map and status are never used, and cost as much as a write.
         self._connection = request.protocol
+        self._bodiless = request.method == "HEAD"
         self._keep_alive = request.keep_alive
         self._chunked = request.version > HttpVersion10
         self._now = now
@@ -75,7 +92,8 @@ class Answer(web.StreamResponse):
 
     def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         """Send a complete answer in one write."""
-        self._send(self._head(status, headers, f"Content-Length: {len(body)}\r\n") + body)
+        head = self._head(status, headers, f"Content-Length: {len(body)}\r\n")
+        self._write(head if self._bodiless else head + body)
 
     def begin(self, status: int, headers: Iterable[Header]) -> None:
         """Begin a stream. The head goes out with the first bytes."""
@@ -83,17 +101,17 @@ class Answer(web.StreamResponse):
             self._keep_alive = False  # HTTP/1.0 has no other end of a stream than the connection's
         self._unsent = self._head(status, headers, "Transfer-Encoding: chunked\r\n" if self._chunked else "")
 
-    def write(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         """Send the next bytes of a stream."""
         framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
         if self._unsent:
             framed, self._unsent = self._unsent + framed, b""
-        self._send(framed)
+        self._write(framed)
 
     def finish(self) -> None:
         """End a stream cleanly."""
         if self._chunked:
-            self._send(b"0\r\n\r\n")
+            self._write(b"0\r\n\r\n")
 
     def abort(self) -> None:
         """Cut the connection: the client must not take what it has for a whole answer."""
@@ -117,7 +135,7 @@ class Answer(web.StreamResponse):
         line = f"HTTP/1.1 {status} {_REASONS[status]}\r\nDate: {date}\r\n"
         return f"{line}{fields}{connection}{framing}\r\n".encode("latin-1")
 
-    def _send(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         transport = self._connection.transport
         if transport is not None:
             transport.write(data)

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import httptools
 
+from gateway.relay.endings import Break
+
 # Head fields past these are not an engine's: parsing ends with a broken answer instead of a full memory.
 MAX_HEADERS = 200
 MAX_HEAD_BYTES = 64 * 1024
@@ -26,18 +28,25 @@ class Receiver(Protocol):
     def end(self) -> None:
         """The body is complete, as its framing says."""
 
-    def broken(self, reason: str) -> None:
-        """The answer cannot be completed; `reason` is one of the module's words below."""
-
-
-RESET = "reset"  # the connection was cut or closed before the answer was whole
-GARBAGE = "garbage"  # what came is not HTTP
+    def broken(self, reason: Break) -> None:
+        """The answer cannot be completed."""
 
 
 class Connection(asyncio.Protocol):
     """A connection in use by one exchange, or idle since `idle_since` (monotonic seconds)."""
 
-    __slots__ = ("_body", "_head_bytes", "_headers", "_parser", "_receiver", "_status", "_until_close", "answered", "idle_since", "transport")
+    __slots__ = (
+        "_body",
+        "_head_bytes",
+        "_headers",
+        "_parser",
+        "_receiver",
+        "_status",
+        "_until_close",
+        "answered",
+        "idle_since",
+        "transport",
+    )
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -57,7 +66,7 @@ class Connection(asyncio.Protocol):
         self.answered = False
         self._new_message()
         if self.transport is None:
-            self._break(RESET)
+            self._break("reset")
         else:
             self.transport.write(request)
 
@@ -100,7 +109,7 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._hand_over()
-            self._break(GARBAGE)
+            self._break("garbage")
             return
         self._hand_over()
 
@@ -116,7 +125,7 @@ class Connection(asyncio.Protocol):
         if self._until_close and exc is None:
             self._finish()
         else:
-            self._break(RESET)
+            self._break("reset")
 
     # From the parser.
 
@@ -174,7 +183,7 @@ class Connection(asyncio.Protocol):
         if receiver is not None:
             receiver.end()
 
-    def _break(self, reason: str) -> None:
+    def _break(self, reason: Break) -> None:
         receiver = self._receiver
         self.abort()
         if receiver is not None:

@@ -28,7 +28,18 @@ class Scanner:
     `choices` is how many choices the answer carries: with a finish reason for each, a stream without `[DONE]` is whole.
     """
 
-    __slots__ = ("_choices", "_finished", "_pending", "_started", "_tally", "content_events", "done", "error", "events", "overflowed")
+    __slots__ = (
+        "_choices",
+        "_finished",
+        "_pending",
+        "_started",
+        "_tally",
+        "content_events",
+        "done",
+        "error",
+        "events",
+        "overflowed",
+    )
 
     def __init__(self, *, choices: int = 1, prompts: int = 1, summed_usage: bool = False) -> None:
         self.events = 0

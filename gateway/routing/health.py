@@ -53,7 +53,7 @@ class Prober:
         timeout = aiohttp.ClientTimeout(total=min(PROBE_TIMEOUT_S, max(health.interval, 0.5)))
         try:
             async with self._session.get(
-                replica.name + health.path, headers=headers, timeout=timeout, allow_redirects=False
+                replica.url + health.path, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 return response.status == 200  # noqa: PLR2004 the one status that says healthy
         except (aiohttp.ClientError, TimeoutError, OSError):

@@ -1,12 +1,27 @@
 """Replicas that serve the same model, and the choice among them."""
 
 import random
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
 from gateway.config import PoolEntry
 from gateway.errors import NoReplicaAvailable
 from gateway.routing.replica import Replica
+
+
+class Loan:
+    """A replica that counts as in flight inside the block."""
+
+    __slots__ = ("_replica",)
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def __enter__(self) -> Replica:
+        self._replica.in_flight += 1
+        return self._replica
+
+    def __exit__(self, *_: object) -> None:
+        self._replica.in_flight -= 1
 
 
 class Pool:
@@ -21,9 +36,8 @@ class Pool:
         self.replicas = tuple(Replica(replica, entry) for replica in entry.replicas)
         self._chance = chance
 
-    @contextmanager
-    def lend(self, *, tried: Collection[Replica] = ()) -> Iterator[Replica]:
-        """Lend the best replica that is up and not in `tried`; it counts as in flight until the block ends.
+    def lend(self, *, tried: Collection[Replica] = ()) -> Loan:
+        """Lend the best replica that is up and not in `tried`.
 
         Raises:
             NoReplicaAvailable: there is none.
@@ -31,16 +45,10 @@ class Pool:
         replica = choose(self.replicas, self._chance, tried=tried)
         if replica is None:
             raise NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
-        replica.in_flight += 1
-        try:
-            yield replica
-        finally:
-            replica.in_flight -= 1
+        return Loan(replica)
 
 
-def choose(
-    replicas: Collection[Replica], chance: random.Random, *, tried: Collection[Replica] = ()
-) -> Replica | None:
+def choose(replicas: Collection[Replica], chance: random.Random, *, tried: Collection[Replica] = ()) -> Replica | None:
     """Return the replica with the fewest calls in flight for its weight, ties by chance; None if none is eligible."""
     eligible = [replica for replica in replicas if replica.up and replica not in tried]
     if len(eligible) <= 1:

@@ -8,10 +8,22 @@ from gateway.config import PoolEntry, ReplicaEntry
 class Replica:
     """Where an engine listens, and its state in this process: calls in flight, and whether probes find it up.
 
-    `name` is its URL without credentials, as metrics and logs show it; it never reaches a client.
+    `name` is its host and port (and path, if its URL has one), as metrics and logs show it; no client ever sees it.
     """
 
-    __slots__ = ("authorization", "base_path", "host", "in_flight", "name", "port", "served_name", "tls", "up", "weight")
+    __slots__ = (
+        "authorization",
+        "base_path",
+        "host",
+        "in_flight",
+        "name",
+        "port",
+        "served_name",
+        "tls",
+        "up",
+        "url",
+        "weight",
+    )
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
         url = urlsplit(entry.url)
@@ -19,7 +31,8 @@ class Replica:
         self.host = url.hostname or ""
         self.port = url.port or (443 if self.tls else 80)
         self.base_path = url.path.rstrip("/")
-        self.name = f"{url.scheme}://{self.authority}{self.base_path}"
+        self.name = f"{self.authority}{self.base_path}"
+        self.url = f"{url.scheme}://{self.name}"
         self.authorization = f"Bearer {pool.api_key.get_secret_value()}" if pool.api_key else None
         self.served_name = entry.served_name
         self.weight = entry.weight

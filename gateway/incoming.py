@@ -1,0 +1,43 @@
+"""The body of a request, read within a size and a time; nothing is read of a stranger's."""
+
+import asyncio
+
+from aiohttp import web
+
+from gateway.errors import InvalidJson, RequestTooLarge
+
+
+async def read_body(request: web.BaseRequest, *, limit: int, timeout_s: float) -> bytes:
+    """Return the whole body.
+
+    Raises:
+        RequestTooLarge: it is declared or found to be larger than `limit` bytes.
+        InvalidJson: it did not arrive within `timeout_s`, or its framing is broken.
+    """
+    content = request.content
+    if content.is_eof() and content.total_bytes <= limit:  # small bodies come with their head
+        return content.read_nowait()
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(request, limit)
+    except TimeoutError:
+        raise InvalidJson(f"The body did not arrive within {timeout_s:g} s.") from None
+    except (web.RequestPayloadError, web.PayloadAccessError, ValueError) as error:
+        raise InvalidJson("The body is cut short or badly framed.") from error
+
+
+async def _read(request: web.BaseRequest, limit: int) -> bytes:
+    body = bytearray()
+    while chunk := await request.content.readany():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The body is larger than {limit} bytes; shorten the messages or send smaller images.")

@@ -1,0 +1,189 @@
+"""The path of an inference request, top to bottom, and the only place where errors become responses."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from aiohttp import hdrs, web
+
+from gateway.admission.admission import Admission
+from gateway.calls.call import Call
+from gateway.calls.parse import Parser, check_features, check_media_type
+from gateway.calls.usage import Usage
+from gateway.clock import Clock
+from gateway.config import Requests
+from gateway.errors import CONTENT_TYPE, BadRequest, Draining, InternalError, Refusal, Unauthorized
+from gateway.identity.authenticate import Authenticator
+from gateway.identity.principal import Principal
+from gateway.incoming import read_body
+from gateway.relay.attempts import Attempts
+from gateway.relay.client import Answer, Header
+from gateway.relay.upstream import Upstream
+from gateway.routing.catalog import Catalog
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.outcome import Endpoint
+from gateway.trail import Trail
+
+_log = logging.getLogger(__name__)
+
+# What is charged where the engine refuses the call as invalid: the request, so that nobody hammers engines for free.
+_NO_TOKENS = Usage(prompt=0, completion=0)
+# How long calls that were cut at the drain's deadline may take to write their last event.
+_LAST_WORDS_S = 1.0
+
+Path = Callable[[web.BaseRequest, Answer, Trail], Awaitable[None]]
+
+
+class Pipeline:
+    """Everything a call passes through. One per process, joined in app.py; `drain` ends it."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        catalog: Catalog,
+        *,
+        admission: Admission,
+        upstream: Upstream,
+        metrics: Metrics,
+        access_log: AccessLog,
+        clock: Clock,
+        new_id: Callable[[], str],
+        requests: Requests,
+        max_body: int,
+    ) -> None:
+        self.draining = False
+        self._authenticator = authenticator
+        self._catalog = catalog
+        self._admission = admission
+        self._upstream = upstream
+        self._metrics = metrics
+        self._access_log = access_log
+        self._clock = clock
+        self._new_id = new_id
+        self._parser = Parser(requests)
+        self._body_timeout_s = requests.body_timeout
+        self._max_body = max_body
+        self._under_way: set[Trail] = set()
+        self._all_done = asyncio.Event()
+        self._all_done.set()
+
+    async def infer(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> None:
+        """Answer an inference request; every stage needs what the one before it returned."""
+        if self.draining:
+            raise Draining("This gateway is restarting; send the call again.")
+        principal = await self.authenticate(request, trail)
+        call = trail.call = await self._read_call(request, trail)
+        model = trail.model = self._catalog.resolve(call.model, principal)
+        check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
+        permit = await self._admission.admit(
+            principal,
+            call,
+            model=model.name,
+            pool=model.pool.name,
+            default_output_tokens=model.entry.default_output_tokens,
+            call_id=trail.inference_id,
+        )
+        attempts = trail.attempts = Attempts(self._upstream, call, model, clock=self._clock, observer=self._metrics)
+        self._metrics.call_started(model.name)
+        with permit:  # gives everything back unless it is settled
+            try:
+                headers = (*identifying(trail), *permit.headers.items())
+                await attempts.run(request, answer, inference_id=trail.inference_id, headers=headers)
+            except BadRequest:
+                permit.settle(_NO_TOKENS)
+                raise
+            except asyncio.CancelledError:
+                trail.client_gone = True
+                raise
+            finally:
+                self._metrics.call_ended(model.name)
+                trail.outcome = attempts.outcome(client_gone=trail.client_gone)
+                if trail.outcome is not None:
+                    permit.settle(trail.outcome.usage)
+
+    async def authenticate(self, request: web.BaseRequest, trail: Trail) -> Principal:
+        """Return who is calling, before anything of the body is read."""
+        try:
+            trail.principal = await self._authenticator.authenticate(request.headers.getall(hdrs.AUTHORIZATION, ()))
+        except Unauthorized as refusal:
+            self._metrics.auth_failure(refusal.code)
+            raise
+        return trail.principal
+
+    async def serve(self, request: web.BaseRequest, endpoint: Endpoint, path: Path) -> web.StreamResponse:
+        """Answer one request by `path`. Whatever happens on it is answered, counted and logged here."""
+        trail = Trail(self._new_id(), endpoint, self._clock)
+        answer = Answer(request, now=trail.started)
+        self._under_way.add(trail)
+        self._all_done.clear()
+        try:
+            await path(request, answer, trail)
+        except Refusal as refusal:
+            self._refuse(answer, trail, refusal)
+        except Exception:  # noqa: BLE001 the one place: whatever it was, the client gets a 500 and the log the rest
+            _log.exception("call %s met a defect", trail.inference_id)
+            self._refuse(answer, trail, InternalError("An internal error happened; quote the INFERENCE-ID to support."))
+        finally:
+            self._finish(answer, trail)
+        return answer
+
+    def malformed(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer what is not HTTP: no head could be parsed, so the connection ends with the answer."""
+        trail = Trail(self._new_id(), "other", self._clock)
+        answer = Answer(request, now=trail.started)
+        answer.close_after()
+        self._refuse(answer, trail, BadRequest("The request is not well-formed HTTP/1.1."))
+        self._finish(answer, trail)
+        return answer
+
+    async def drain(self, timeout_s: float) -> None:
+        """Refuse new calls, wait for those under way, and end visibly what is left after `timeout_s`."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._all_done.wait()
+        except TimeoutError:
+            _log.warning("%d calls are still under way after %g s; ending them", len(self._under_way), timeout_s)
+            await self._cut_short()
+
+    async def _cut_short(self) -> None:
+        for trail in self._under_way:
+            if trail.attempts is not None:
+                trail.attempts.cut()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self._all_done.wait()
+
+    async def _read_call(self, request: web.BaseRequest, trail: Trail) -> Call:
+        check_media_type(request.headers.get(hdrs.CONTENT_TYPE), request.headers.get(hdrs.CONTENT_ENCODING))
+        began = self._clock.monotonic()
+        body = await read_body(request, limit=self._max_body, timeout_s=self._body_timeout_s)
+        trail.body_wait_s = self._clock.monotonic() - began
+        return self._parser.parse("chat" if trail.endpoint == "chat" else "completions", body)
+
+    def _refuse(self, answer: Answer, trail: Trail, refusal: Refusal) -> None:
+        """Answer with an error; where an answer is under way already, cut it instead of writing a second head."""
+        trail.refusal = refusal
+        if answer.sent_status:
+            answer.abort()
+            return
+        if self.draining:
+            answer.close_after()
+        headers = (("Content-Type", CONTENT_TYPE), *identifying(trail), *refusal.headers.items())
+        answer.whole(refusal.status, headers, refusal.body())
+
+    def _finish(self, answer: Answer, trail: Trail) -> None:
+        self._under_way.discard(trail)
+        if not self._under_way:
+            self._all_done.set()
+        trail.status = answer.sent_status or trail.status
+        record = trail.record()
+        self._metrics.record(record)
+        self._access_log.record(record)
+
+
+def identifying(trail: Trail) -> tuple[Header, ...]:
+    """Return the headers that every answer carries: the call's id, under the seeds' name and the one SDKs read."""
+    return (("INFERENCE-ID", trail.inference_id), ("x-request-id", trail.inference_id))

@@ -1,0 +1,145 @@
+"""All attempts of one call: replicas are tried until one begins to answer, and that answer is relayed.
+
+Nothing is sent to the client before an answer begins, and after that nothing is tried again.
+"""
+
+from typing import Protocol
+
+from aiohttp import web
+
+from gateway.calls.call import Call
+from gateway.calls.edits import rename_model
+from gateway.clock import Clock
+from gateway.errors import BadRequest, Draining, NoReplicaAvailable
+from gateway.relay.client import Answer, Header
+from gateway.relay.exchange import Exchange
+from gateway.relay.failure import Failure, refusal_of
+from gateway.relay.reading import Outcome, Reading
+from gateway.relay.request import build
+from gateway.relay.upstream import Upstream
+from gateway.routing.catalog import Model
+from gateway.routing.pool import Loan
+from gateway.routing.replica import Replica
+
+
+class Observer(Protocol):
+    """Who is told of attempts and streams, for metrics."""
+
+    def attempt(self, pool: str, replica: str, *, result: str) -> None:
+        """An attempt ended: answered, refused (the call is wrong), or a `Failure`'s reason."""
+
+    def stream_opened(self, model: str | None) -> None:
+        """A stream is being relayed from now on."""
+
+    def stream_closed(self, model: str | None) -> None:
+        """It is not any more."""
+
+
+class Attempts:
+    """The attempts of one call. Times are the clock's monotonic seconds."""
+
+    __slots__ = (
+        "_call",
+        "_clock",
+        "_cut",
+        "_exchange",
+        "_model",
+        "_observer",
+        "_upstream",
+        "asked_at",
+        "first_byte_at",
+        "tried",
+    )
+
+    def __init__(self, upstream: Upstream, call: Call, model: Model, *, clock: Clock, observer: Observer) -> None:
+        self.tried: list[Replica] = []
+        self.asked_at: float | None = None
+        self.first_byte_at: float | None = None
+        self._upstream = upstream
+        self._call = call
+        self._model = model
+        self._clock = clock
+        self._observer = observer
+        self._exchange: Exchange | None = None
+        self._cut = False
+
+    async def run(
+        self, request: web.BaseRequest, answer: Answer, *, inference_id: str, headers: tuple[Header, ...]
+    ) -> None:
+        """Relay the first answer that a replica begins.
+
+        Raises:
+            BadRequest: an engine says that the call itself is wrong.
+            NoReplicaAvailable, Overloaded, UpstreamError, UpstreamTimeout: no replica answered.
+            Draining: the gateway stopped before one did.
+        """
+        failures: list[Failure] = []
+        while loan := self._lend(failures):
+            with loan as replica:
+                self.tried.append(replica)
+                body = self._body_for(replica)
+                message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.headers)
+                reading = Reading(self._call, engine=self._model.pool.engine)
+                with Exchange(
+                    self._upstream, replica, self._model.pool.timeouts, reading=reading, clock=self._clock
+                ) as exchange:
+                    verdict = await self._begin(exchange, message)
+                    self._observe(replica, verdict)
+                    if verdict is None:
+                        await self._relay(exchange, request, answer, headers)
+                        return
+                    self._exchange = None
+                    if isinstance(verdict, BadRequest):
+                        raise verdict
+                    failures.append(verdict)
+        raise refusal_of(failures)
+
+    def cut(self) -> None:
+        """End the call visibly: the gateway stops."""
+        self._cut = True
+        if self._exchange is not None:
+            self._exchange.cut("draining")
+
+    def outcome(self, *, client_gone: bool) -> Outcome | None:
+        """Return how the call ended at its engine; None if no engine can have generated anything."""
+        return self._exchange.reading.outcome(client_gone=client_gone) if self._exchange is not None else None
+
+    def _lend(self, failures: list[Failure]) -> Loan | None:
+        pool = self._model.pool
+        if self._cut:
+            raise Draining("This gateway is restarting; send the call again.")
+        if len(self.tried) >= pool.attempts:
+            return None
+        try:
+            return pool.lend(tried=self.tried)
+        except NoReplicaAvailable:
+            if failures:
+                return None
+            raise
+
+    def _body_for(self, replica: Replica) -> bytes:
+        name = self._model.name_at(replica)
+        return self._call.body if name == self._call.model else rename_model(self._call.body, name)
+
+    async def _begin(self, exchange: Exchange, message: bytes) -> Failure | BadRequest | None:
+        self._exchange = exchange
+        if self.asked_at is None:
+            self.asked_at = self._clock.monotonic()
+        return await exchange.begin(message)
+
+    async def _relay(
+        self, exchange: Exchange, request: web.BaseRequest, answer: Answer, headers: tuple[Header, ...]
+    ) -> None:
+        self.first_byte_at = exchange.first_byte_at
+        if not self._call.stream:
+            exchange.deliver(answer, headers)
+            return
+        self._observer.stream_opened(self._model.name)
+        try:
+            await exchange.relay(request, answer, headers)
+        finally:
+            self._observer.stream_closed(self._model.name)
+
+    def _observe(self, replica: Replica, verdict: Failure | BadRequest | None) -> None:
+        result = verdict.reason if isinstance(verdict, Failure) else "answered" if verdict is None else "refused"
+        self._observer.attempt(self._model.pool.name, replica.name, result=result)

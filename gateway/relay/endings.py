@@ -1,0 +1,28 @@
+"""Why an answer breaks off, and how such a stream ends for its client: with an error event, never with `[DONE]`."""
+
+from typing import Literal
+
+from gateway.errors import Draining, Refusal, UpstreamError, UpstreamTimeout
+
+# reset: the connection ended before the answer. garbage: what came is not HTTP. timeout: nothing came for too long.
+# draining: this gateway stops. unfinished: a clean end as HTTP, but not of a whole answer.
+Break = Literal["reset", "garbage", "timeout", "draining", "unfinished"]
+
+
+def error_event(reason: Break, *, at_boundary: bool) -> bytes:
+    """Return the bytes that make an unfinished stream end visibly.
+
+    OpenAI's SDKs take a clean end without `[DONE]` for a whole answer, and glue an event to an unfinished one: so the
+    fragment is closed first, with a line end and a blank line, and the error stands in an event of its own.
+    """
+    return (b"" if at_boundary else b"\n\n") + b"data: " + _refusal(reason).body() + b"\n\n"
+
+
+def _refusal(reason: Break) -> Refusal:
+    match reason:
+        case "timeout":
+            return UpstreamTimeout("The model's server stopped sending; the answer is incomplete.")
+        case "draining":
+            return Draining("This gateway is restarting; the answer is incomplete. Send the call again.")
+        case "reset" | "garbage" | "unfinished":
+            return UpstreamError("The model's server failed; the answer is incomplete.")

@@ -1,0 +1,98 @@
+"""What went wrong at one replica, and what all the failures of a call mean for its client. Pure.
+
+An engine's word that the call itself is wrong is passed on as a 400 of ours; anything else it says is about that
+replica and never reaches the client as such.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jiter
+
+from gateway.errors import (
+    BadRequest,
+    ContextLengthExceeded,
+    InvalidValue,
+    Overloaded,
+    Refusal,
+    UpstreamError,
+    UpstreamTimeout,
+)
+from gateway.relay.endings import Break
+
+# A break before the first event, no connection, or an answer that is not one: status (the engine's own error),
+# overloaded (it says that it is full), malformed (a 200 that is not what was asked for).
+Reason = Break | Literal["connect", "status", "overloaded", "malformed"]
+
+# The engine says: this call is wrong, wherever it is sent.
+CALLERS_FAULT = frozenset({400, 413, 422})
+# The engine says: not now, I am full.
+FULL = frozenset({429, 503})
+
+# As vLLM ("maximum context length is N tokens"), SGLang ("longer than the model's context length"), TGI ("must be <=
+# N", of `inputs` tokens) and llama.cpp (type `exceed_context_size_error`) each put it.
+_CONTEXT_WORDS = (
+    "context length",
+    "context_length",
+    "context size",
+    "context_size",
+    "`inputs` tokens",
+    "max_total_tokens",
+)
+_MAX_MESSAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One attempt that failed before anything was sent to the client. `reason` is a metric's label."""
+
+    reason: Reason
+
+
+def refusal_of(failures: Sequence[Failure]) -> Refusal:
+    """Return what the client is told when every replica that was tried failed."""
+    if failures and all(failure.reason == "overloaded" for failure in failures):
+        return Overloaded(
+            "Every server of this model is at capacity; retry after the time in Retry-After.", retry_after_s=5
+        )
+    if failures and failures[-1].reason == "timeout":
+        return UpstreamTimeout("The model's servers did not begin to answer in time; retry, or ask for less.")
+    return UpstreamError("The model's servers failed to answer this call; retrying may help.")
+
+
+def judge(status: int, body: bytes) -> Failure | BadRequest:
+    """Return what an engine's answer other than 200 means: the caller's fault, or this replica's failure."""
+    if status in CALLERS_FAULT:
+        return _callers_fault(body)
+    return Failure("overloaded" if status in FULL else "status")
+
+
+def message_of(error: object) -> str:
+    """Return the message of an engine's error in any of the engines' shapes."""
+    if isinstance(error, dict):
+        error = error.get("message")
+    return error if isinstance(error, str) else ""
+
+
+def _callers_fault(body: bytes) -> BadRequest:
+    error = _error_object(body)
+    message = message_of(error)[:_MAX_MESSAGE] or "The engine refused this call as invalid."
+    param = error.get("param") if isinstance(error, dict) else None
+    param = param if isinstance(param, str) and param else None
+    kind = str(error.get("type")) if isinstance(error, dict) else ""
+    if any(word in message.lower() or word in kind for word in _CONTEXT_WORDS):
+        return ContextLengthExceeded(message, param=param)
+    return InvalidValue(message, param=param)
+
+
+def _error_object(body: bytes) -> dict[str, Any] | str:
+    """Find the error in `{"error": {…}}` (vLLM, llama.cpp), `{"error": "text"}` (TGI) or a flat object (SGLang)."""
+    try:
+        answer = jiter.from_json(body)
+    except ValueError:
+        return {}
+    if not isinstance(answer, dict):
+        return {}
+    error = answer.get("error", answer)
+    return error if isinstance(error, dict | str) else {}

@@ -1,0 +1,115 @@
+"""What one answer said, streamed or whole: whether it is complete, and what it used. No I/O."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jiter
+
+from gateway.calls.call import Call
+from gateway.calls.usage import Usage
+from gateway.relay import tally
+from gateway.relay.endings import Break
+from gateway.relay.scanner import Scanner
+
+# About four bytes of English text are a token; used only where an engine generated and did not say how much.
+BYTES_PER_TOKEN = 4
+
+Missing = Literal["not_reported", "engine_died", "client_gone", "event_too_large"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call that reached an engine ended. `usage_missing` says why usage is estimated, None where it is not."""
+
+    ending: Literal["ok", "broken", "client_gone"]
+    usage: Usage | None
+    usage_missing: Missing | None
+
+
+class Reading:
+    """Facts of one answer. `ended`: the body is complete as HTTP; `broken_by`: why it never will be."""
+
+    __slots__ = ("_answer", "_scanner", "broken_by", "call", "ended")
+
+    def __init__(self, call: Call, *, engine: str) -> None:
+        self.ended = False
+        self.broken_by: Break | None = None
+        self.call = call
+        self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
+        self._answer: dict[str, Any] | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes of a stream."""
+        self._scanner.feed(data)
+
+    def end(self) -> None:
+        """A stream has ended."""
+        self._scanner.end()
+
+    def take_whole(self, body: bytes) -> None:
+        """Take in the whole body of an answer that is not streamed."""
+        try:
+            answer = jiter.from_json(body)
+        except ValueError:
+            return
+        if isinstance(answer, dict) and isinstance(answer.get("choices"), list):
+            self._answer = answer
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the whole body is what a completion looks like."""
+        return self._answer is not None
+
+    @property
+    def began(self) -> bool:
+        """Whether there is something to relay: an event other than `[DONE]`, or a whole answer."""
+        return self._answer is not None or self._scanner.events > self._scanner.done
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the stream's bytes so far end with an event."""
+        return self._scanner.at_boundary
+
+    @property
+    def whole(self) -> bool:
+        """Whether the client needs no further sign: the answer is complete, or the engine said itself that it is not."""
+        scanner = self._scanner
+        if self._answer is not None or scanner.error is not None or scanner.done:
+            return True
+        return self.ended and (scanner.complete or scanner.overflowed)
+
+    def outcome(self, *, client_gone: bool) -> Outcome:
+        """Return how the call ended and what it used."""
+        ending: Literal["ok", "broken", "client_gone"] = "ok"
+        if not self.whole or self._scanner.error is not None:
+            ending = "client_gone" if client_gone else "broken"
+        usage = self._reported()
+        if usage is not None:
+            return Outcome(ending, usage, None)
+        missing: Missing = "not_reported"
+        if self._scanner.overflowed:
+            missing = "event_too_large"
+        elif ending != "ok":
+            missing = "client_gone" if client_gone else "engine_died"
+        return Outcome(ending, self._estimate(), missing)
+
+    def _reported(self) -> Usage | None:
+        if self._answer is not None:
+            return tally.read(self._answer.get("usage"))
+        return self._scanner.usage
+
+    def _estimate(self) -> Usage:
+        """The prompt was read; of what was generated, count the events, or the text of a whole answer."""
+        generated = self._scanner.content_events
+        if self._answer is not None:
+            generated = -(-sum(_text_bytes(choice) for choice in self._answer["choices"]) // BYTES_PER_TOKEN)
+        return Usage(prompt=self.call.input_tokens, completion=generated, source="estimated")
+
+
+def _text_bytes(choice: object) -> int:
+    """Length in bytes of what a choice says: its text, or its message's content, reasoning and tool calls."""
+    if not isinstance(choice, dict):
+        return 0
+    message = choice.get("message")
+    parts = [choice.get("text"), *(message.values() if isinstance(message, dict) else ())]
+    return sum(len(part.encode("utf-8", "replace") if isinstance(part, str) else repr(part)) for part in parts if part)

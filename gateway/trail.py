@@ -1,0 +1,73 @@
+"""What a call leaves behind on its way: filled stage by stage by the pipeline, read once at its end."""
+
+from gateway.calls.call import Call
+from gateway.clock import Clock
+from gateway.errors import NoReplicaAvailable, Overloaded, Refusal, UpstreamFailed
+from gateway.identity.principal import Principal
+from gateway.relay.attempts import Attempts
+from gateway.relay.reading import Outcome
+from gateway.routing.catalog import Model
+from gateway.telemetry.outcome import CallRecord, Ending, Endpoint
+
+# nginx's word for it: the client closed its connection before it had the answer.
+CLIENT_CLOSED_REQUEST = 499
+
+
+class Trail:
+    """One call's facts. Times are monotonic seconds but for `started`."""
+
+    __slots__ = (
+        "_began_at", "_clock", "attempts", "body_wait_s", "call", "client_gone", "endpoint", "inference_id", "model",
+        "outcome", "principal", "refusal", "started", "status",
+    )  # fmt: skip
+
+    def __init__(self, inference_id: str, endpoint: Endpoint, clock: Clock) -> None:
+        self.inference_id = inference_id
+        self.endpoint: Endpoint = endpoint
+        self.started = clock.now()
+        self.body_wait_s = 0.0
+        self.principal: Principal | None = None
+        self.call: Call | None = None
+        self.model: Model | None = None
+        self.attempts: Attempts | None = None
+        self.outcome: Outcome | None = None
+        self.refusal: Refusal | None = None
+        self.client_gone = False
+        self.status = CLIENT_CLOSED_REQUEST
+        self._clock = clock
+        self._began_at = clock.monotonic()
+
+    def record(self) -> CallRecord:
+        """Return everything that is known of the call, which has ended now."""
+        principal, model, attempts, outcome = self.principal, self.model, self.attempts, self.outcome
+        asked_at = attempts.asked_at if attempts else None
+        first_byte_at = attempts.first_byte_at if attempts else None
+        return CallRecord(
+            inference_id=self.inference_id,
+            endpoint=self.endpoint,
+            model=model.name if model else None,
+            tenant=principal.tenant if principal else None,
+            key=principal.key if principal else None,
+            plan=principal.plan if principal else None,
+            status=self.status,
+            ending=self._ending(),
+            stream=self.call is not None and self.call.stream,
+            usage=outcome.usage if outcome else None,
+            usage_missing=outcome.usage_missing if outcome else None,
+            replica=attempts.tried[-1].name if attempts and attempts.tried else None,
+            pool=model.pool.name if model else None,
+            attempts=len(attempts.tried) if attempts else 0,
+            started=self.started,
+            duration_s=self._clock.monotonic() - self._began_at,
+            overhead_s=None if asked_at is None else asked_at - self._began_at - self.body_wait_s,
+            first_byte_s=None if first_byte_at is None else first_byte_at - self._began_at,
+            error_code=self.refusal.code if self.refusal else None,
+        )
+
+    def _ending(self) -> Ending:
+        if self.refusal is not None:
+            engines_fault = isinstance(self.refusal, UpstreamFailed | NoReplicaAvailable | Overloaded)
+            return "upstream_failed" if engines_fault else "refused"
+        if self.outcome is not None:
+            return self.outcome.ending
+        return "client_gone" if self.status == CLIENT_CLOSED_REQUEST else "ok"
