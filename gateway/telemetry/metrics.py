@@ -1,0 +1,230 @@
+"""What calls, stores, engines and key sets did, as Prometheus metrics; docs/metrics.md lists them all.
+
+Labels hold only configured names and words of ours, never a client's or an engine's text. Nothing here does I/O.
+"""
+
+import platform
+from collections.abc import Callable, Collection, Iterable
+from typing import Generic, Literal, TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+import gateway
+from gateway.telemetry import buckets
+from gateway.telemetry.outcome import CallRecord
+from gateway.telemetry.replicas import ReplicaCollector, ReplicaState
+from gateway.telemetry.tenants import TenantLabels
+
+UNKNOWN = "unknown"
+
+Decision = Literal["admitted", "refused", "shadow"]
+
+_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
+
+
+class _Bound(dict[tuple[object, ...], _Metric], Generic[_Metric]):
+    """One metric's children by label values, bound at first use: found again in 0.1 µs where `labels()` takes 1."""
+
+    def __init__(self, metric: _Metric) -> None:
+        super().__init__()
+        self._metric = metric
+
+    def __missing__(self, labels: tuple[object, ...]) -> _Metric:
+        child = self[labels] = self._metric.labels(*labels)
+        return child
+
+
+class Metrics:
+    """The gateway's metrics, in `registry`. `models` are the configured names; any other is counted as `unknown`."""
+
+    def __init__(
+        self, models: Collection[str], tenants: TenantLabels, *, registry: CollectorRegistry | None = None
+    ) -> None:
+        # A `_created` series beside every counter would double the largest families for a time that Prometheus infers.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it unannotated
+        self.registry = registry or CollectorRegistry()
+        self._models = frozenset(models)
+        self._tenants = tenants
+        self._create_call_metrics()
+        self._create_part_metrics()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+
+    def _create_call_metrics(self) -> None:
+        by_model = ("endpoint", "model")
+        self._requests = self._counter(
+            "gateway_requests_total",
+            "Finished calls; status as sent, 499 where the client left before.",
+            ("endpoint", "model", "tenant", "status", "outcome"),
+        )
+        self._tokens = self._counter(
+            "gateway_tokens_total",
+            "Tokens used. Cached ones are part of prompt, reasoning ones part of completion.",
+            ("model", "tenant", "kind", "source"),
+        )
+        self._duration = self._histogram(
+            "gateway_request_duration_seconds",
+            "From the head of a call to the last byte of its answer, refusals included.",
+            by_model,
+            buckets.DURATION_S,
+        )
+        self._first_byte = self._histogram(
+            "gateway_first_byte_seconds",
+            "From the head of a streamed call to the first byte of its answer.",
+            by_model,
+            buckets.FIRST_BYTE_S,
+        )
+        self._output_token = self._histogram(
+            "gateway_output_token_seconds",
+            "Mean time between output tokens of a stream that ended well and whose engine reported usage.",
+            by_model,
+            buckets.OUTPUT_TOKEN_S,
+        )
+        self._overhead = self._histogram(
+            "gateway_overhead_seconds",
+            "Our own time before the engine is asked: identity, parsing, limits, choice of a replica.",
+            ("endpoint",),
+            buckets.OVERHEAD_S,
+        )
+        self._in_flight = self._gauge("gateway_requests_in_flight", "Calls that are under way now.", ("model",))
+        self._streams = self._gauge("gateway_streams_open", "Streams that are being relayed now.", ("model",))
+        self._usage_missing = self._counter(
+            "gateway_usage_missing_total", "Answers that ended without the engine's own usage.", ("model", "reason")
+        )
+
+    def _create_part_metrics(self) -> None:
+        self._decisions = self._counter(
+            "gateway_limit_decisions_total",
+            "What each rule said to a call; shadow: it would have refused.",
+            ("rule", "decision"),
+        )
+        self._store_time = self._histogram(
+            "gateway_store_seconds", "Round trips to the limit store.", ("operation",), buckets.STORE_S
+        )
+        self._store_failures = self._counter(
+            "gateway_store_failures_total", "Round trips to the limit store that failed or timed out.", ("operation",)
+        )
+        self._attempts = self._counter(
+            "gateway_upstream_attempts_total",
+            "Tries to have a call answered by a replica, by their result.",
+            ("pool", "replica", "result"),
+        )
+        self._auth_failures = self._counter(
+            "gateway_auth_failures_total", "Calls whose token was missing or not accepted.", ("reason",)
+        )
+        self._key_sets = self._counter(
+            "gateway_key_set_refreshes_total", "Fetches of an issuer's key set.", ("issuer", "result")
+        )
+        self._lag = Histogram(
+            "gateway_event_loop_lag_seconds",
+            "How much later than asked a timer fired, sampled twice a second.",
+            buckets=buckets.LOOP_LAG_S,
+            registry=self.registry,
+        )
+        build = self._gauge("gateway_build_info", "Always 1; the labels say what runs.", ("version", "python"))
+        build[gateway.__version__, platform.python_version()].set(1)
+
+    def record(self, call: CallRecord) -> None:
+        """Count one finished call."""
+        model, endpoint = self._model(call.model), call.endpoint
+        tenant = self._tenants.label(call.tenant)
+        self._requests[endpoint, model, tenant, call.status, call.ending].inc()
+        self._duration[endpoint, model].observe(call.duration_s)
+        if call.overhead_s is not None:
+            self._overhead[endpoint,].observe(call.overhead_s)
+        if call.stream and call.first_byte_s is not None:
+            self._first_byte[endpoint, model].observe(call.first_byte_s)
+            self._observe_output_token(call, model, first_byte_s=call.first_byte_s)
+        if call.usage_missing is not None:
+            self._usage_missing[model, call.usage_missing].inc()
+        if call.usage is not None:
+            self._count_tokens(call, model, tenant=tenant)
+
+    def call_started(self, model: str | None) -> None:
+        """Count a call as under way; `call_ended` with the same model must follow."""
+        self._in_flight[self._model(model),].inc()
+
+    def call_ended(self, model: str | None) -> None:
+        """Take back what `call_started` counted."""
+        self._in_flight[self._model(model),].dec()
+
+    def stream_opened(self, model: str | None) -> None:
+        """Count a stream as open; `stream_closed` with the same model must follow."""
+        self._streams[self._model(model),].inc()
+
+    def stream_closed(self, model: str | None) -> None:
+        """Take back what `stream_opened` counted."""
+        self._streams[self._model(model),].dec()
+
+    def limit_decision(self, rule: str, decision: Decision) -> None:
+        """Count what a rule, by its configured name, said to a call."""
+        self._decisions[rule, decision].inc()
+
+    def store_seconds(self, operation: str, seconds: float) -> None:
+        """Observe one round trip to the store; `operation` is the store's own word for it."""
+        self._store_time[operation,].observe(seconds)
+
+    def store_failure(self, operation: str) -> None:
+        """Count a round trip to the store that failed or timed out."""
+        self._store_failures[operation,].inc()
+
+    def attempt(self, pool: str, replica: str, *, result: str) -> None:
+        """Count a try on a replica (`host:port`); `result` is one of routing's words, never an engine's text."""
+        self._attempts[pool, replica, result].inc()
+
+    def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
+        """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""
+        self.registry.register(ReplicaCollector(read))
+
+    def auth_failure(self, reason: str) -> None:
+        """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""
+        self._auth_failures[reason,].inc()
+
+    def key_set_refresh(self, issuer: str, *, result: str) -> None:
+        """Count a fetch of a configured issuer's key set."""
+        self._key_sets[issuer, result].inc()
+
+    def event_loop_lag(self, seconds: float) -> None:
+        """Observe how much later than asked a timer fired."""
+        self._lag.observe(seconds)
+
+    def _model(self, model: str | None) -> str:
+        return model if model in self._models else UNKNOWN
+
+    def _observe_output_token(self, call: CallRecord, model: str, *, first_byte_s: float) -> None:
+        usage = call.usage
+        # An estimate counts events, and one event may hold several tokens.
+        if call.ending == "ok" and usage is not None and usage.source == "engine" and usage.completion > 1:
+            seconds = (call.duration_s - first_byte_s) / (usage.completion - 1)
+            self._output_token[call.endpoint, model].observe(seconds)
+
+    def _count_tokens(self, call: CallRecord, model: str, *, tenant: str) -> None:
+        usage = call.usage
+        assert usage is not None
+        tokens, source = self._tokens, usage.source
+        tokens[model, tenant, "prompt", source].inc(usage.prompt)
+        tokens[model, tenant, "completion", source].inc(usage.completion)
+        if usage.cached:
+            tokens[model, tenant, "cached", source].inc(usage.cached)
+        if usage.reasoning:
+            tokens[model, tenant, "reasoning", source].inc(usage.reasoning)
+
+    def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> _Bound[Counter]:
+        return _Bound(Counter(name, meaning, labels, registry=self.registry))
+
+    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...]) -> _Bound[Gauge]:
+        return _Bound(Gauge(name, meaning, labels, registry=self.registry))
+
+    def _histogram(
+        self, name: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]
+    ) -> _Bound[Histogram]:
+        return _Bound(Histogram(name, meaning, labels, buckets=bounds, registry=self.registry))

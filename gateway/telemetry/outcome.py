@@ -1,0 +1,43 @@
+"""Everything that is known of one finished call: what metrics, the access log and the ledger are told."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.calls.usage import Usage
+
+Endpoint = Literal["chat", "completions", "models", "other"]
+
+# How a call ended. `refused` includes an engine's word that the call is wrong; `broken` an error inside a stream.
+Ending = Literal["ok", "refused", "upstream_failed", "broken", "client_gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One finished call. Only the pipeline makes one.
+
+    `model` is the configured name, None when none was resolved; `tenant`, `key` and `plan` are None when nobody was
+    authenticated. `status` is as sent, 499 where the client left before. `usage_missing` is one of a few words of ours
+    that say why an answer ended without the engine's usage. `replica` is `host:port`, never a URL with its secrets.
+    `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked. `first_byte_s` is
+    the time from the start of the call to the answer's first byte.
+    """
+
+    inference_id: str
+    endpoint: Endpoint
+    model: str | None
+    tenant: str | None
+    key: str | None
+    plan: str | None
+    status: int
+    ending: Ending
+    stream: bool
+    usage: Usage | None
+    usage_missing: str | None
+    replica: str | None
+    pool: str | None
+    attempts: int
+    started: float
+    duration_s: float
+    overhead_s: float | None
+    first_byte_s: float | None
+    error_code: str | None

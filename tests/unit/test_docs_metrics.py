@@ -1,0 +1,110 @@
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from finished_calls import MODEL, finished
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from gateway.telemetry import buckets
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.replicas import ReplicaState
+from gateway.telemetry.tenants import TenantLabels
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+class Row(NamedTuple):
+    type: str
+    labels: frozenset[str]
+    meaning: str
+
+
+@pytest.fixture
+def scraped() -> dict[str, Row]:
+    metrics = Metrics([MODEL], TenantLabels([], max_tenants=1))
+    feed_everything(metrics)
+    return dict(rows_of(generate_latest(metrics.registry).decode()))
+
+
+def feed_everything(metrics: Metrics) -> None:
+    metrics.record(finished(usage_missing="not_reported"))
+    metrics.call_started(MODEL)
+    metrics.stream_opened(MODEL)
+    metrics.limit_decision("key-requests", "admitted")
+    metrics.store_seconds("reserve", 0.001)
+    metrics.store_failure("reserve")
+    metrics.attempt("llama-8b", "a:1", result="ok")
+    metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0)])
+    metrics.auth_failure("expired_token")
+    metrics.key_set_refresh("https://identity.example.com", result="ok")
+    metrics.event_loop_lag(0.001)
+
+
+def rows_of(text: str) -> Iterator[tuple[str, Row]]:
+    for family in parse(text):
+        if family.name.startswith("gateway_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            assert family.samples, f"nothing feeds {name}"
+            yield name, Row(family.type, frozenset(labels), family.documentation)
+
+
+def documented() -> dict[str, Row]:
+    row = re.compile(r"^\| `(gateway_\w+)` \| (\w+) \| ([\w, ]*?) ?\| (.+) \|$", re.MULTILINE)
+    found = row.findall(DOCS.read_text(encoding="utf-8"))
+    return {name: Row(kind, frozenset(re.findall(r"\w+", labels)), meaning) for name, kind, labels, meaning in found}
+
+
+def test_the_documented_metrics_are_those_of_a_scrape_and_no_others(scraped: dict[str, Row]) -> None:
+    assert documented() == scraped
+
+
+def test_every_label_is_explained() -> None:
+    explained = DOCS.read_text(encoding="utf-8").split("## Labels")[1].split("## Buckets")[0]
+    own_words = {"status", "result", "operation", "reason", "version", "python"}
+    for label in {label for row in documented().values() for label in row.labels} - own_words:
+        assert re.search(rf"^\| [^|]*\b{label}\b", explained, re.MULTILINE), label
+
+
+def test_the_documented_buckets_are_the_histograms_own() -> None:
+    bounds = {
+        "gateway_request_duration_seconds": buckets.DURATION_S,
+        "gateway_first_byte_seconds": buckets.FIRST_BYTE_S,
+        "gateway_output_token_seconds": buckets.OUTPUT_TOKEN_S,
+        "gateway_overhead_seconds": buckets.OVERHEAD_S,
+        "gateway_store_seconds": buckets.STORE_S,
+        "gateway_event_loop_lag_seconds": buckets.LOOP_LAG_S,
+    }
+    text = DOCS.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) (\S+) \| (\d+) (\S+) \|$", text, re.MULTILINE)
+    unit = {"µs": 1e6, "ms": 1e3, "s": 1}
+    documented = {name: (int(low) / unit[lows], int(high) / unit[highs]) for name, low, lows, high, highs in rows}
+    assert documented == {name: pytest.approx((few[0], few[-1])) for name, few in bounds.items()}
+
+
+def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) -> None:
+    by_model = {"endpoint", "model"}
+    fixed = {
+        "gateway_requests_total": {*by_model, "tenant", "status", "outcome"},
+        "gateway_tokens_total": {"model", "tenant", "kind", "source"},
+        "gateway_request_duration_seconds": by_model,
+        "gateway_first_byte_seconds": by_model,
+        "gateway_output_token_seconds": by_model,
+        "gateway_overhead_seconds": {"endpoint"},
+        "gateway_requests_in_flight": {"model"},
+        "gateway_streams_open": {"model"},
+        "gateway_limit_decisions_total": {"rule", "decision"},
+        "gateway_store_seconds": {"operation"},
+        "gateway_store_failures_total": {"operation"},
+        "gateway_upstream_attempts_total": {"pool", "replica", "result"},
+        "gateway_replica_up": {"pool", "replica"},
+        "gateway_replica_in_flight": {"pool", "replica"},
+        "gateway_usage_missing_total": {"model", "reason"},
+        "gateway_auth_failures_total": {"reason"},
+        "gateway_key_set_refreshes_total": {"issuer", "result"},
+        "gateway_event_loop_lag_seconds": set(),
+    }
+    assert {name: set(scraped[name].labels) for name in fixed} == fixed

@@ -1,0 +1,93 @@
+import json
+from timeit import repeat
+
+from finished_calls import MODEL, finished
+
+from gateway import config
+from gateway.telemetry.access_log import AccessLog
+
+JSON = config.Logging()
+
+
+def test_a_call_is_one_json_line_with_everything_known_of_it() -> None:
+    lines: list[str] = []
+    AccessLog(JSON, lines.append).record(finished(started=1_796_000_000.0, duration_s=1.5))
+    assert [json.loads(line) for line in lines] == [
+        {
+            "time": "2026-11-30T00:53:21.500Z",
+            "inference_id": "3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",
+            "endpoint": "chat",
+            "model": MODEL,
+            "tenant": "acme",
+            "key": "key-1",
+            "status": 200,
+            "ending": "ok",
+            "stream": True,
+            "prompt_tokens": 100,
+            "completion_tokens": 11,
+            "cached_tokens": 40,
+            "reasoning_tokens": 5,
+            "usage_source": "engine",
+            "replica": "10.0.0.11:8000",
+            "pool": "llama-8b",
+            "attempts": 1,
+            "duration_ms": 1500.0,
+            "overhead_ms": 0.2,
+            "first_byte_ms": 500.0,
+            "error_code": None,
+        }
+    ]
+
+
+def test_what_is_not_known_is_null() -> None:
+    lines: list[str] = []
+    unknown = ("model", "tenant", "key", "usage", "replica", "pool", "overhead_s", "first_byte_s")
+    AccessLog(JSON, lines.append).record(
+        finished(**dict.fromkeys(unknown), status=401, ending="refused", stream=False, error_code="invalid_token")
+    )
+    line = json.loads(lines[0])
+    given = {name: value for name, value in line.items() if value is not None}
+    assert given == {
+        "time": "2026-11-30T00:53:21.500Z",
+        "inference_id": "3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",
+        "endpoint": "chat",
+        "status": 401,
+        "ending": "refused",
+        "stream": False,
+        "attempts": 1,
+        "duration_ms": 1500.0,
+        "error_code": "invalid_token",
+    }
+    assert {"model", "tenant", "key", "prompt_tokens", "usage_source", "replica", "first_byte_ms"} <= line.keys()
+
+
+def test_a_tenant_and_a_key_with_newlines_stay_in_their_line() -> None:
+    lines: list[str] = []
+    for settings in (JSON, config.Logging(format="text")):
+        AccessLog(settings, lines.append).record(finished(tenant='a\n{"status":200}', key="k\r\n\u2028\ud800"))
+    assert len(lines) == 2
+    assert [line.splitlines() for line in lines] == [[line[:-1]] for line in lines]
+    assert json.loads(lines[0])["tenant"] == 'a\n{"status":200}'
+
+
+def test_text_is_readable() -> None:
+    lines: list[str] = []
+    text = AccessLog(config.Logging(format="text"), lines.append)
+    text.record(finished(tenant="Acme Inc", usage=None, pool=None))
+    expected = (
+        "time=2026-11-30T00:53:21.500Z inference_id=3f6c1d1e0f1a4c0b9a57c8e7b2d4a911 endpoint=chat "
+        f'model={MODEL} tenant="Acme Inc" key=key-1 status=200 ending=ok stream=true replica=10.0.0.11:8000 '
+        "attempts=1 duration_ms=1500.000 overhead_ms=0.200 first_byte_ms=500.000\n"
+    )
+    assert lines == [expected]
+
+
+def test_a_line_costs_less_than_json_dumps_of_its_fields() -> None:
+    lines: list[str] = []
+    call = finished()
+    AccessLog(JSON, lines.append).record(call)
+    fields = json.loads(lines[0])
+    log = AccessLog(JSON, lambda _line: None)
+    ours = min(repeat(lambda: log.record(call), number=2000, repeat=15))
+    dumps = min(repeat(lambda: json.dumps(fields, separators=(",", ":")), number=2000, repeat=15))
+    assert ours < dumps, f"{ours / 2000 * 1e6:.1f} µs a line, json.dumps {dumps / 2000 * 1e6:.1f}"

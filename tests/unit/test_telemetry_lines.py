@@ -1,0 +1,42 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import config
+from gateway.telemetry.lines import NULL, formatter, quoted, time
+
+ANY_TEXT = st.text(st.characters())  # lone surrogates, controls and line separators included
+
+
+@given(ANY_TEXT)
+def test_json_keeps_any_text_on_one_ascii_line(text: str) -> None:
+    line = formatter(config.Logging(), "a", "b")((quoted(text), "1"))
+    assert line.isascii()
+    assert line.splitlines() == [line[:-1]]
+    assert json.loads(line) == {"a": text, "b": 1}
+
+
+@given(ANY_TEXT)
+def test_text_keeps_any_text_on_one_ascii_line_with_the_next_field_intact(text: str) -> None:
+    line = formatter(config.Logging(format="text"), "a", "b")((quoted(text), "1"))
+    assert line.isascii()
+    assert line.splitlines() == [line[:-1]]
+    value = line.removeprefix("a=").removesuffix(" b=1\n")
+    assert (json.loads(value) if value.startswith('"') else value) == text
+    assert value.startswith('"') or " " not in value
+
+
+def test_text_leaves_out_what_is_absent_and_the_quotes_of_single_words() -> None:
+    line = formatter(config.Logging(format="text"), "a", "b", "c", "d")
+    assert line((quoted("10.0.0.1:80"), NULL, quoted("two words"), "true")) == 'a=10.0.0.1:80 c="two words" d=true\n'
+
+
+def test_times_are_utc_with_milliseconds_also_across_seconds() -> None:
+    times = [time(epoch_s) for epoch_s in (0.0, 1_796_000_000.1239, 1_796_000_000.9999, 1_796_000_001.0)]
+    assert times == [
+        '"1970-01-01T00:00:00.000Z"',
+        '"2026-11-30T00:53:20.123Z"',
+        '"2026-11-30T00:53:20.999Z"',
+        '"2026-11-30T00:53:21.000Z"',
+    ]
