@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 
 from gateway.admission.admission import Admission
 from gateway.calls.call import Call
-from gateway.calls.parse import Parser, check_features, check_media_type
+from gateway.calls.parse import check_features, check_media_type, parse
 from gateway.calls.usage import Usage
 from gateway.clock import Clock
 from gateway.config import Requests
@@ -62,8 +62,7 @@ class Pipeline:
         self._access_log = access_log
         self._clock = clock
         self._new_id = new_id
-        self._parser = Parser(requests)
-        self._body_timeout_s = requests.body_timeout
+        self._requests = requests
         self._max_body = max_body
         self._under_way: set[Trail] = set()
         self._all_done = asyncio.Event()
@@ -159,9 +158,9 @@ class Pipeline:
     async def _read_call(self, request: web.BaseRequest, trail: Trail) -> Call:
         check_media_type(request.headers.get(hdrs.CONTENT_TYPE), request.headers.get(hdrs.CONTENT_ENCODING))
         began = self._clock.monotonic()
-        body = await read_body(request, limit=self._max_body, timeout_s=self._body_timeout_s)
+        body = await read_body(request, limit=self._max_body, timeout_s=self._requests.body_timeout)
         trail.body_wait_s = self._clock.monotonic() - began
-        return self._parser.parse("chat" if trail.endpoint == "chat" else "completions", body)
+        return parse("chat" if trail.endpoint == "chat" else "completions", body, requests=self._requests)
 
     def _refuse(self, answer: Answer, trail: Trail, refusal: Refusal) -> None:
         """Answer with an error; where an answer is under way already, cut it instead of writing a second head."""

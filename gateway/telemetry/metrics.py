@@ -113,6 +113,16 @@ class Metrics:
         self._store_failures = self._counter(
             "gateway_store_failures_total", "Round trips to the limit store that failed or timed out.", ("operation",)
         )
+        self._settlements_dropped = Counter(
+            "gateway_settlements_dropped_total",
+            "Settlements that will never reach the limit store; their calls stay charged as reserved.",
+            registry=self.registry,
+        )
+        self._plans_unknown = Counter(
+            "gateway_plans_unknown_total",
+            "Calls whose token claimed a plan that does not exist; the default plan held.",
+            registry=self.registry,
+        )
         self._attempts = self._counter(
             "gateway_upstream_attempts_total",
             "Tries to have a call answered by a replica, by their result.",
@@ -165,17 +175,25 @@ class Metrics:
         """Take back what `stream_opened` counted."""
         self._streams[self._model(model),].dec()
 
-    def limit_decision(self, rule: str, decision: Decision) -> None:
+    def limit_decided(self, rule: str, decision: Decision) -> None:
         """Count what a rule, by its configured name, said to a call."""
         self._decisions[rule, decision].inc()
 
-    def store_seconds(self, operation: str, seconds: float) -> None:
+    def store_answered(self, operation: str, seconds: float) -> None:
         """Observe one round trip to the store; `operation` is the store's own word for it."""
         self._store_time[operation,].observe(seconds)
 
-    def store_failure(self, operation: str) -> None:
+    def store_failed(self, operation: str) -> None:
         """Count a round trip to the store that failed or timed out."""
         self._store_failures[operation,].inc()
+
+    def plan_unknown(self) -> None:
+        """Count a token that claimed a plan which does not exist."""
+        self._plans_unknown.inc()
+
+    def settlement_dropped(self) -> None:
+        """Count a settlement that will never reach the store."""
+        self._settlements_dropped.inc()
 
     def attempt(self, pool: str, replica: str, *, result: str) -> None:
         """Count a try on a replica (`host:port`); `result` is one of routing's words, never an engine's text."""
@@ -189,7 +207,7 @@ class Metrics:
         """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""
         self._auth_failures[reason,].inc()
 
-    def key_set_refresh(self, issuer: str, *, result: str) -> None:
+    def key_set_refresh(self, issuer: str, result: str) -> None:
         """Count a fetch of a configured issuer's key set."""
         self._key_sets[issuer, result].inc()
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from finished_calls import MODEL, finished
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
@@ -12,6 +11,7 @@ from gateway.telemetry import buckets
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.tenants import TenantLabels
+from tests.unit.finished_calls import MODEL, finished
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -33,13 +33,15 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.record(finished(usage_missing="not_reported"))
     metrics.call_started(MODEL)
     metrics.stream_opened(MODEL)
-    metrics.limit_decision("key-requests", "admitted")
-    metrics.store_seconds("reserve", 0.001)
-    metrics.store_failure("reserve")
-    metrics.attempt("llama-8b", "a:1", result="ok")
+    metrics.limit_decided("key-requests", "admitted")
+    metrics.store_answered("reserve", 0.001)
+    metrics.plan_unknown()
+    metrics.settlement_dropped()
+    metrics.store_failed("reserve")
+    metrics.attempt("llama-8b", "a:1", "ok")
     metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0)])
     metrics.auth_failure("expired_token")
-    metrics.key_set_refresh("https://identity.example.com", result="ok")
+    metrics.key_set_refresh("https://identity.example.com", "ok")
     metrics.event_loop_lag(0.001)
 
 
@@ -99,6 +101,8 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_limit_decisions_total": {"rule", "decision"},
         "gateway_store_seconds": {"operation"},
         "gateway_store_failures_total": {"operation"},
+        "gateway_settlements_dropped_total": set(),
+        "gateway_plans_unknown_total": set(),
         "gateway_upstream_attempts_total": {"pool", "replica", "result"},
         "gateway_replica_up": {"pool", "replica"},
         "gateway_replica_in_flight": {"pool", "replica"},

@@ -1,10 +1,9 @@
 import json
 from timeit import repeat
 
-from finished_calls import MODEL, finished
-
 from gateway import config
 from gateway.telemetry.access_log import AccessLog
+from tests.unit.finished_calls import MODEL, finished
 
 JSON = config.Logging()
 

@@ -2,7 +2,6 @@ import secrets
 from typing import Any
 
 import pytest
-from finished_calls import MODEL, finished
 from prometheus_client import generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -12,6 +11,7 @@ from gateway.calls.usage import Usage
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.tenants import TenantLabels
+from tests.unit.finished_calls import MODEL, finished
 
 
 @pytest.fixture

@@ -1,0 +1,158 @@
+"""The composition root: every part is made here, started in order and stopped in reverse."""
+
+import asyncio
+import logging
+import random
+import secrets
+from contextlib import AsyncExitStack
+
+import aiohttp
+from aiohttp import web
+
+from gateway import config
+from gateway.admin import listener as operator
+from gateway.admin.readiness import Readiness
+from gateway.admission.admission import Admission
+from gateway.clock import SystemClock
+from gateway.identity.authenticate import Authenticator
+from gateway.listener import Listener
+from gateway.models import ModelPages
+from gateway.pipeline import Pipeline
+from gateway.relay.upstream import Upstream
+from gateway.routing.catalog import Catalog
+from gateway.routing.health import Prober
+from gateway.routing.pool import Pool
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.lag import LoopLag
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.replicas import ReplicaState
+from gateway.telemetry.tenants import TenantLabels
+from gateway.telemetry.writer import LineWriter
+
+_log = logging.getLogger(__name__)
+
+# Connections that wait to be accepted: a burst of clients must not be refused because one turn of the loop was long.
+_BACKLOG = 1024
+# What is left for handlers after the drain: each was told to end already.
+_LEFTOVERS_S = 0.5
+
+
+class CannotListen(Exception):
+    """An address cannot be had. The message says which and why."""
+
+
+class Gateway:
+    """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's."""
+
+    def __init__(self, settings: config.Config, writer: LineWriter) -> None:
+        clock, chance = SystemClock(), random.Random()  # noqa: S311 spreads load, guards nothing
+        self._settings = settings
+        self._running = AsyncExitStack()
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+        self._metrics = Metrics(
+            settings.models, TenantLabels(settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
+        )
+        self._pools = {name: Pool(name, entry, chance) for name, entry in settings.pools.items()}
+        self._metrics.watch_replicas(self._replicas)
+        self._authenticator = Authenticator(
+            settings.auth, self._session, clock=clock, observe=self._metrics.key_set_refresh
+        )
+        self._admission = Admission(settings.limits, clock, observer=self._metrics)
+        self._upstream = Upstream(clock)
+        self._prober = Prober(self._pools.values(), self._session, chance)
+        self._lag = LoopLag(self._metrics.event_loop_lag, clock)
+        catalog = Catalog(settings.models, self._pools)
+        self._pipeline = Pipeline(
+            self._authenticator,
+            catalog,
+            admission=self._admission,
+            upstream=self._upstream,
+            metrics=self._metrics,
+            access_log=AccessLog(settings.logging, writer.write),
+            clock=clock,
+            new_id=lambda: secrets.token_hex(16),
+            requests=settings.requests,
+            max_body=settings.server.max_body,
+        )
+        self._listener = Listener(self._pipeline, ModelPages(catalog, self._pipeline))
+
+    async def start(self) -> tuple[int, int]:
+        """Start every part and listen; return the ports of the tenant and the operator listener.
+
+        Raises:
+            CannotListen: an address cannot be had.
+            DevelopmentKeyUnusable: `auth.development_key` names no usable key.
+        """
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._session.close)
+            admin_port = await self._listen_for_operators(stack)
+            self._authenticator.start()
+            stack.push_async_callback(self._authenticator.close)
+            self._admission.start()
+            stack.push_async_callback(self._admission.close)
+            stack.callback(self._upstream.close)
+            self._prober.start()
+            stack.push_async_callback(self._prober.close)
+            self._lag.start()
+            stack.push_async_callback(self._lag.close)
+            port = await self._listen_for_tenants(stack)
+            self._running = stack.pop_all()
+        return port, admin_port
+
+    async def stop(self) -> None:
+        """Refuse new calls, let those under way end within `server.drain_timeout`, then end every part."""
+        await self._running.aclose()
+
+    async def _listen_for_operators(self, stack: AsyncExitStack) -> int:
+        runner = web.AppRunner(
+            operator.build(self._metrics, self._readiness()), access_log=None, shutdown_timeout=_LEFTOVERS_S
+        )
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        _, port = await _listen(runner, self._settings.admin.listen, key="admin.listen")
+        return port
+
+    async def _listen_for_tenants(self, stack: AsyncExitStack) -> int:
+        runner = web.ServerRunner(self._listener, shutdown_timeout=_LEFTOVERS_S)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        site, port = await _listen(runner, self._settings.server.listen, key="server.listen")
+        stack.push_async_callback(self._drain, site)
+        return port
+
+    async def _drain(self, site: web.TCPSite) -> None:
+        self._pipeline.draining = True
+        await site.stop()
+        # A request that was accepted in this turn of the loop has a handler in the next.
+        await asyncio.sleep(0)
+        self._listener.pre_shutdown()  # closes idle connections, and the others after their answer
+        await self._pipeline.drain(self._settings.server.drain_timeout)
+
+    def _readiness(self) -> Readiness:
+        denies = self._settings.limits.on_store_failure == "deny"
+        return Readiness(
+            draining=lambda: "this gateway is about to stop" if self._pipeline.draining else None,
+            identity=lambda: None if self._authenticator.ready else "no key set of any issuer has been fetched yet",
+            pools=lambda: None if self._any_replica_up() else "no replica of any pool is up",
+            store=(lambda: None if self._admission.store_up else "the limit store does not answer") if denies else None,
+        )
+
+    def _any_replica_up(self) -> bool:
+        return any(replica.up for pool in self._pools.values() for replica in pool.replicas)
+
+    def _replicas(self) -> list[ReplicaState]:
+        return [
+            ReplicaState(pool.name, replica.name, replica.up, replica.in_flight)
+            for pool in self._pools.values()
+            for replica in pool.replicas
+        ]
+
+
+async def _listen(runner: web.BaseRunner, address: config.Listen, *, key: str) -> tuple[web.TCPSite, int]:
+    site = web.TCPSite(runner, address.host, address.port, backlog=_BACKLOG)
+    try:
+        await site.start()
+    except OSError as error:
+        raise CannotListen(f"{key}: cannot listen on {address.host}:{address.port}: {error.strerror}") from error
+    # With port 0 the system chose one; the runner's addresses tell which.
+    return site, int(runner.addresses[0][1])
