@@ -25,7 +25,7 @@ class Call:
 
     `model` is as the client wrote it. `input_tokens` is an estimate from bytes. `output_tokens` is the largest output
     that the client declared for one choice, None when it declared none. `generations` is how many outputs the engine
-    may generate: prompts × max(n, best_of); `choices` how many the answer carries: prompts × n.
+    may generate: `prompts` times the larger of n and best_of; `choices` how many the answer carries: `prompts` times n.
     `tool_choice` and `content_parts` (one per distinct type) are what `calls.check_features` holds against the model.
     """
 
@@ -39,5 +39,6 @@ class Call:
     output_tokens: int | None
     choices: int = 1
     generations: int = 1
+    prompts: int = 1
     tool_choice: ToolChoice | None = None
     content_parts: tuple[ContentPart, ...] = ()

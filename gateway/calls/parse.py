@@ -1,0 +1,108 @@
+"""Body bytes -> Call, or the refusal that says which field is wrong: the door of this stage.
+
+`parse` never changes the body and fills in no default: the Call holds the client's own bytes.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from gateway import config
+from gateway.calls import rules, strict_json
+from gateway.calls.call import Call, Endpoint
+from gateway.calls.content import DESCRIBED, Content, described, read_content
+from gateway.calls.explain import excerpt, explain
+from gateway.calls.features import check_features
+from gateway.calls.media_type import check_media_type
+from gateway.errors import InvalidValue, UnsupportedValue
+from gateway.schemas.chat import ChatCompletionRequestBody
+from gateway.schemas.completions import CompletionRequestBody
+from gateway.schemas.component import Component
+
+__all__ = ["check_features", "check_media_type", "parse"]
+
+# English text and JSON syntax: about four bytes a token with every tokenizer in use. Settlement corrects the rest.
+BYTES_PER_TOKEN = 4
+# A picture of about a megapixel takes 576 (LLaVA) to 1601 tokens (a tile of Llama 3.2), whatever its base64 weighs.
+TOKENS_PER_MEDIA = 1024
+
+Request = TypeVar("Request", bound=Component)
+
+
+def parse(endpoint: Endpoint, body: bytes, *, requests: config.Requests) -> Call:
+    """Return the call that `body` is; raise `InvalidJson`, `InvalidValue`, `MissingField` or `UnsupportedValue`."""
+    document = strict_json.loads(body, max_depth=requests.max_depth)
+    if not isinstance(document, dict):
+        raise InvalidValue(f"The body has to be a JSON object, not {excerpt(document)}.")
+    for name in requests.blocked_fields:
+        if document.get(name) is not None:
+            raise UnsupportedValue(f"{name} is not served here; leave it out.", param=name)
+    return _chat(body, document) if endpoint == "chat" else _completion(body, document)
+
+
+def _chat(body: bytes, document: dict[str, Any]) -> Call:
+    content = read_content(document.get("messages"))
+    if not DESCRIBED.issuperset(part.type for part in content.parts):
+        document = described(document)
+    request = _hold(ChatCompletionRequestBody, document)
+    tool_choice = rules.check_chat(request)
+    choices = request.n or 1
+    return Call(
+        endpoint="chat",
+        model=request.model,
+        body=body,
+        stream=request.stream is True,
+        include_usage=request.stream_options is not None and request.stream_options.include_usage,
+        continuous_usage=rules.continuous_usage(document.get("stream_options")),
+        input_tokens=_estimate(body, content),
+        # vLLM lets max_completion_tokens win, older engines know only max_tokens: the larger is never too little.
+        output_tokens=max(request.max_tokens or 0, request.max_completion_tokens or 0) or None,
+        choices=choices,
+        generations=choices,
+        tool_choice=tool_choice,
+        content_parts=content.parts,
+    )
+
+
+def _completion(body: bytes, document: dict[str, Any]) -> Call:
+    request = _hold(CompletionRequestBody, document)
+    rules.check_completion(request)
+    prompts, input_tokens = _measure(request.prompt, body)
+    n = request.n or 1
+    return Call(
+        endpoint="completions",
+        model=request.model,
+        body=body,
+        stream=request.stream is True,
+        include_usage=request.stream_options is not None and request.stream_options.include_usage,
+        continuous_usage=rules.continuous_usage(document.get("stream_options")),
+        input_tokens=input_tokens,
+        output_tokens=request.max_tokens,
+        choices=prompts * n,
+        generations=prompts * max(n, request.best_of or 1),
+        prompts=prompts,
+    )
+
+
+def _hold(component: type[Request], document: dict[str, Any]) -> Request:
+    try:
+        return component.model_validate(document)
+    except ValidationError as error:
+        raise explain(error) from error
+
+
+def _estimate(body: bytes, content: Content) -> int:
+    text = max(len(body) - content.media_size, 0)
+    return max(text // BYTES_PER_TOKEN + content.media * TOKENS_PER_MEDIA, 1)
+
+
+def _measure(prompt: str | Sequence[object], body: bytes) -> tuple[int, int]:
+    """Return how many prompts there are and how many tokens they have: exact for token ids, else an estimate."""
+    if isinstance(prompt, str):
+        return 1, _estimate(body, Content())
+    if isinstance(prompt[0], int):
+        return 1, len(prompt)
+    if isinstance(prompt[0], str):
+        return len(prompt), _estimate(body, Content())
+    return len(prompt), sum(len(ids) for ids in prompt if isinstance(ids, list))
