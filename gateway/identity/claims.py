@@ -1,0 +1,55 @@
+"""Verified claims -> Principal, by the JMESPath expressions of the issuer's entry. Never guesses what is absent."""
+
+from typing import Any
+
+import jmespath
+from jmespath.exceptions import JMESPathError
+
+from gateway import config
+from gateway.identity.principal import Principal
+from gateway.identity.refused import TokenRefused
+
+# Names become store keys, labels and log fields. Issuers' ids have up to 100 characters, an e-mail address 254.
+MAX_NAME_CHARACTERS = 256
+
+
+class ClaimMapping:
+    """The compiled expressions of one issuer's `claims`."""
+
+    def __init__(self, claims: config.Claims) -> None:
+        self._tenant = jmespath.compile(claims.tenant)
+        self._key = jmespath.compile(claims.key)
+        self._plan = jmespath.compile(claims.plan)
+        self._models = jmespath.compile(claims.models)
+
+    def principal(self, claims: dict[str, Any]) -> Principal:
+        """Return who the claims name.
+
+        Raises:
+            TokenRefused: `principal`, when tenant or key is null or no name, or plan or models is malformed.
+        """
+        try:
+            tenant, key, plan, models = (
+                expression.search(claims) for expression in (self._tenant, self._key, self._plan, self._models)
+            )
+        except (JMESPathError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+            raise TokenRefused("principal") from error
+        return Principal(
+            tenant=_name(tenant),
+            key=_name(key),
+            plan=None if plan is None or plan == "" else _name(plan),
+            models=None if models is None else _names(models),
+        )
+
+
+def _name(value: object) -> str:
+    """Return a name: 1 to 256 printable characters, so no NUL, line break, bidi control or lone surrogate."""
+    if isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARACTERS and value.isprintable():
+        return value
+    raise TokenRefused("principal")
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TokenRefused("principal")
+    return tuple(_name(one) for one in value)

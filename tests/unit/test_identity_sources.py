@@ -1,0 +1,113 @@
+"""Where key sets come from, and from where they must not."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway import config
+from gateway.identity.keys import KeySetUnusable
+from gateway.identity.sources import MAX_DOCUMENT_BYTES, source_of
+from tests.identity_provider import IdentityProvider
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[IdentityProvider]:
+    async with IdentityProvider(document=b"the keys") as provider:
+        yield provider
+
+
+async def read(session: aiohttp.ClientSession, jwks: str | None, issuer: str = "idp") -> bytes:
+    return await source_of(config.Issuer(issuer=issuer, jwks=jwks), session)()
+
+
+async def test_a_url_is_fetched(session: aiohttp.ClientSession, provider: IdentityProvider) -> None:
+    assert await read(session, provider.jwks) == b"the keys"
+
+
+async def test_a_redirect_is_not_followed(session: aiohttp.ClientSession, provider: IdentityProvider) -> None:
+    async with IdentityProvider(document=b"foreign keys") as elsewhere:
+        provider.status, provider.headers = 302, {"Location": elsewhere.jwks}
+        with pytest.raises(KeySetUnusable, match=f"{provider.jwks} answered 302; expected 200"):
+            await read(session, provider.jwks)
+        assert elsewhere.hits == 0
+
+
+async def test_only_1_mib_is_read(session: aiohttp.ClientSession, provider: IdentityProvider, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    provider.document = b"x" * MAX_DOCUMENT_BYTES
+    file.write_bytes(provider.document)
+    assert await read(session, provider.jwks) == await read(session, str(file)) == provider.document
+    provider.document += b"x"
+    file.write_bytes(provider.document)
+    for where in (provider.jwks, str(file)):
+        with pytest.raises(KeySetUnusable, match=f"{where} is larger than 1 MiB"):
+            await read(session, where)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("http://user:secret@127.0.0.1:1/jwks?key=secret", "http://127.0.0.1:1/jwks cannot be fetched: Connect call"),
+        ("http://user:secret@[half/jwks", "the configured URL cannot be fetched: "),
+        ("http:///jwks", "the configured URL cannot be fetched: "),
+        ("/nowhere/keys.json", "/nowhere/keys.json cannot be read: No such file or directory"),
+        ("/", "/ cannot be read: Is a directory"),
+    ],
+)
+async def test_what_cannot_be_had_is_said_without_secrets(
+    session: aiohttp.ClientSession, where: str, message: str
+) -> None:
+    with pytest.raises(KeySetUnusable) as unusable:
+        await read(session, where)
+    assert str(unusable.value).startswith(message)
+    assert "secret" not in str(unusable.value)
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+async def test_discovery_asks_the_issuer_where_its_keys_are(
+    session: aiohttp.ClientSession, provider: IdentityProvider, slash: str
+) -> None:
+    issuer = provider.issuer + slash
+    provider.metadata = {"issuer": issuer, "jwks_uri": provider.jwks}
+    assert await read(session, None, issuer) == b"the keys"
+
+
+async def test_discovery_trusts_only_the_metadata_of_exactly_this_issuer(
+    session: aiohttp.ClientSession, provider: IdentityProvider
+) -> None:
+    for issuer in (provider.issuer + "/", [provider.issuer], None, "https://other.example"):
+        provider.metadata = {"issuer": issuer, "jwks_uri": provider.jwks}
+        with pytest.raises(KeySetUnusable, match="is not the metadata of exactly this issuer"):
+            await read(session, None, provider.issuer)
+    assert provider.hits == 0
+
+
+async def test_discovered_keys_come_by_tls_or_from_the_issuer_itself(
+    session: aiohttp.ClientSession, provider: IdentityProvider
+) -> None:
+    async with IdentityProvider() as other:
+        for jwks_uri in (other.jwks, "/jwks", "file:///etc/keys", "http://[half", "https:///jwks", "", 1, None):
+            provider.metadata = {"issuer": provider.issuer, "jwks_uri": jwks_uri}
+            with pytest.raises(KeySetUnusable, match="jwks_uri must be an https URL, or of the issuer's own origin"):
+                await read(session, None, provider.issuer)
+        assert other.hits == 0
+        provider.metadata = {"issuer": provider.issuer, "jwks_uri": other.jwks.replace("http:", "https:")}
+        with pytest.raises(KeySetUnusable, match="cannot be fetched"):  # allowed, but nobody speaks TLS there
+            await read(session, None, provider.issuer)
+
+
+@pytest.mark.parametrize("metadata", ["<html>", "[]", "1", "[" * 10**5, "\x00"])
+async def test_metadata_that_is_none_is_refused(
+    session: aiohttp.ClientSession, provider: IdentityProvider, metadata: str
+) -> None:
+    provider.metadata = metadata
+    with pytest.raises(KeySetUnusable):
+        await read(session, None, provider.issuer)
