@@ -225,10 +225,11 @@ async def test_a_client_that_leaves_a_stream_ends_its_generation(slow: Running, 
     asked = (CHAT if "chat" in path else COMPLETION) | CONTINUOUS | {"max_tokens": 10_000}
     reader, writer = await slow.send("POST", path, asked)
     seen = 0
-    while seen < 10:
-        line = await reader.readline()
-        if b'"usage"' in line:
-            seen = json.loads(line.removeprefix(b"data: "))["usage"]["completion_tokens"]
+    async with asyncio.timeout(5):
+        while seen < 10:
+            line = await reader.readline()
+            if b'"usage"' in line:
+                seen = json.loads(line.removeprefix(b"data: "))["usage"]["completion_tokens"]
     assert await slow.metric("vllm:num_requests_running") == 1
     writer.transport.abort()
     await until(lambda: slow.engine.counters.running == 0)
