@@ -1,0 +1,104 @@
+"""What passes between admission and a store: what a call asks for, what it got, and how it ended. Values only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.admission.limit import MAX_COUNT, Level, Limit
+from gateway.calls.usage import Usage
+
+# A record of a reservation lasts far longer than the time between two renewals, so that a settlement that an outage
+# held back still finds its call. One that nobody renews is its gateway's that was killed.
+RECORD_S = 3600
+
+# How long a settlement stays for a reservation that may still come out of a connection that was given up.
+SETTLED_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of a reservation: what to add to each limit (negative: given back); leases among `limits` end.
+
+    `uncertain`: nobody saw the reservation's answer. It may still be on its way, and must then find itself settled.
+    """
+
+    call_id: str
+    tag: str
+    limits: tuple[Limit, ...]
+    deltas: tuple[int, ...]
+    uncertain: bool
+
+    @property
+    def record(self) -> str:
+        """The key of the reservation's record."""
+        return _record(self.tag, self.call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What one call asks for, all or none: `costs[i]` of `limits[i]`.
+
+    `tag` is the tenant's part of every key, so that all keys of a tenant live in one slot of a cluster.
+    """
+
+    call_id: str
+    tag: str
+    limits: tuple[Limit, ...]
+    costs: tuple[int, ...]
+
+    @property
+    def record(self) -> str:
+        """The key of this reservation's record."""
+        return _record(self.tag, self.call_id)
+
+    def settlement(self, usage: Usage | None, *, uncertain: bool = False) -> Settlement:
+        """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
+        deltas = [
+            (limit, -cost if usage is None else _difference(limit, cost, usage))
+            for limit, cost in zip(self.limits, self.costs, strict=True)
+        ]
+        changed = [(limit, delta) for limit, delta in deltas if delta or limit.kind == "lease"]
+        return Settlement(
+            self.call_id,
+            self.tag,
+            tuple([limit for limit, _ in changed]),
+            tuple([delta for _, delta in changed]),
+            uncertain,
+        )
+
+    def enforced(self) -> "Reservation":
+        """Return the part of this that can refuse."""
+        return self.only([not limit.shadow for limit in self.limits])
+
+    def only(self, kept: Sequence[bool]) -> "Reservation":
+        """Return the part of this whose limits are `kept`."""
+        return Reservation(
+            self.call_id,
+            self.tag,
+            tuple([limit for limit, keep in zip(self.limits, kept, strict=True) if keep]),
+            tuple([cost for cost, keep in zip(self.costs, kept, strict=True) if keep]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a reservation was taken, and the level of each of its limits before it."""
+
+    admitted: bool
+    levels: Sequence[Level]
+
+    def fits(self, reservation: Reservation) -> list[bool]:
+        """Return which limits `reservation` fits. Of an admitted one, those were charged; the others are shadows."""
+        return [
+            not limit.refuses(level[0], cost)
+            for limit, cost, level in zip(reservation.limits, reservation.costs, self.levels, strict=True)
+        ]
+
+
+def _record(tag: str, call_id: str) -> str:
+    return f"gw:{{{tag}}}:call:{call_id}"
+
+
+def _difference(limit: Limit, cost: int, usage: Usage) -> int:
+    if limit.measure != "tokens":
+        return 0
+    return min(max(limit.counted(usage.prompt, usage.completion), 0), MAX_COUNT) - cost

@@ -1,0 +1,139 @@
+"""Which limits apply to a principal, and what a call reserves of each. Resolved once and remembered; no I/O."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+from gateway import config
+from gateway.admission.limit import Kind, Limit, Measure
+from gateway.calls.call import Call
+from gateway.identity.principal import Principal
+
+log = logging.getLogger(__name__)
+
+# Distinct (tenant, key, plan, model) remembered: about 2 kB each, so 20 MB at most, and thousands of keys stay cheap.
+REMEMBERED = 10_000
+
+# Limits that name neither tenant nor key are everybody's. No tenant's tag is this: those are 32 digits.
+EVERYBODY = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """The limits of one principal and model; `shares` is what this process may admit of each while alone.
+
+    `plan_unknown`: the token claimed a plan that does not exist.
+    """
+
+    tag: str
+    limits: tuple[Limit, ...]
+    shares: tuple[Limit, ...]
+    plan_unknown: bool
+
+
+class Rulebook:
+    """The plans, and what tenants and keys have beyond them."""
+
+    def __init__(self, limits: config.Limits) -> None:
+        self._limits = limits
+        self._resolved = lru_cache(maxsize=REMEMBERED)(self._resolve)
+
+    def applying(self, principal: Principal, *, model: str, pool: str) -> Applying:
+        """Return the limits that apply when `principal` calls `model` in `pool`."""
+        return self._resolved(principal.tenant, principal.key, principal.plan, model, pool)
+
+    def _resolve(self, tenant: str, key: str, claim: str | None, model: str, pool: str) -> Applying:
+        plan, unknown = self._plan(tenant, key, claim)
+        tag = _digest(tenant)
+        names = {"key": key, "model": model, "pool": pool}
+        limits = tuple(
+            _limit(rule, tag, names)
+            for rule in self._overridden(self._limits.plans[plan], tenant, key)
+            if not rule.models or any(fnmatchcase(model, pattern) for pattern in rule.models)
+        )
+        shares = tuple(limit.share(self._limits.expected_processes) for limit in limits)
+        return Applying(tag, limits, shares, plan_unknown=unknown)
+
+    def _plan(self, tenant: str, key: str, claim: str | None) -> tuple[str, bool]:
+        """Return the plan's name (key's entry, tenant's, claim, default) and whether the claim names no plan."""
+        entry = self._limits.tenants.get(tenant, config.TenantEntry())
+        key_entry = entry.keys.get(key, config.KeyEntry())
+        configured = key_entry.plan or entry.plan
+        if configured is not None:
+            return configured, False
+        if claim is None or claim in self._limits.plans:
+            return claim or self._limits.fallback_plan, False
+        # A token's own word is shown cut and escaped: it is as long and as strange as its issuer lets it be.
+        log.warning("token claims the unknown plan %.64s; using %s", ascii(claim), self._limits.fallback_plan)
+        return self._limits.fallback_plan, True
+
+    def _overridden(self, rules: tuple[config.Rule, ...], tenant: str, key: str) -> Iterator[config.Rule]:
+        entry = self._limits.tenants.get(tenant, config.TenantEntry())
+        key_entry = entry.keys.get(key, config.KeyEntry())
+        for rule in rules:
+            changed = rule
+            for override in (entry.override.get(rule.name), key_entry.override.get(rule.name)):
+                if override is not None:
+                    changed = _override(changed, override)
+            yield changed
+
+
+def costs(limits: tuple[Limit, ...], call: Call, *, default_output_tokens: int) -> tuple[int, ...]:
+    """Return what `call` reserves of each limit: 1 call, or the estimated input and the largest output it declared."""
+    output = (default_output_tokens if call.output_tokens is None else call.output_tokens) * call.generations
+    return tuple([limit.counted(call.input_tokens, output) if limit.measure == "tokens" else 1 for limit in limits])
+
+
+def _override(rule: config.Rule, override: config.RuleOverride) -> config.Rule:
+    """Return `rule` with the figure and the shadow of `override`; a figure of another measure changes nothing."""
+    measure = _measure(rule)[0]
+    update = {measure: getattr(override, measure), "shadow": override.shadow}
+    return rule.model_copy(update={name: value for name, value in update.items() if value is not None})
+
+
+def _measure(rule: config.Rule) -> tuple[str, int]:
+    """Return the config key of what `rule` limits, and its figure."""
+    for name in ("requests", "tokens"):
+        figure: int | None = getattr(rule, name)
+        if figure is not None:
+            return name, figure
+    assert rule.concurrent is not None, "the config has exactly one measure in a rule"
+    return "concurrent", rule.concurrent
+
+
+def _limit(rule: config.Rule, tag: str, names: dict[str, str]) -> Limit:
+    name, figure = _measure(rule)
+    measure: Measure = "requests" if name == "requests" else "tokens" if name == "tokens" else "concurrency"
+    window_us = round(rule.window * 1_000_000) if isinstance(rule.window, float) else 0
+    kind: Kind = "lease" if rule.window is None else "bucket" if isinstance(rule.window, float) else rule.window
+    return Limit(
+        rule=rule.name,
+        measure=measure,
+        kind=kind,
+        limit=figure,
+        window_us=window_us,
+        key=_key(rule, f"{measure}-{rule.count}-{window_us or kind}", tag, names),
+        shadow=rule.shadow,
+        count=rule.count,
+    )
+
+
+def _key(rule: config.Rule, units: str, tag: str, names: dict[str, str]) -> str:
+    """Return the key of the rule's state: made of configured words and digests, never of a client's bytes.
+
+    What is counted is part of it: rules of one name in two plans share a count only where it means the same.
+    """
+    place = tag if {"tenant", "key"} & set(rule.per) else EVERYBODY
+    # In the config's order of names, so that `per: [model, key]` and `per: [key, model]` are one count.
+    whose = [(name, value) for name, value in names.items() if name in rule.per]
+    who = "-".join(name for name in ("tenant", *names) if name in rule.per) or "everybody"
+    return f"gw:{{{place}}}:{rule.name}:{units}:{who}:{_digest(json.dumps(whose))}"
+
+
+def _digest(text: str) -> str:
+    """Return 128 bits of SHA-256 as 32 digits. `text` may hold whatever JSON can carry, lone surrogates included."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

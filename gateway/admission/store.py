@@ -1,0 +1,55 @@
+"""What admission asks of a store of counts, whichever it is: memory of this process, or a server shared by all."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.admission.reservation import Answer, Reservation, Settlement
+
+
+class StoreUnavailable(Exception):
+    """The store did not answer. When `sent`, it may have taken the reservation all the same."""
+
+    def __init__(self, *, sent: bool) -> None:
+        super().__init__("the limit store did not answer" if sent else "the limit store is away")
+        self.sent = sent
+
+
+class Store(Protocol):
+    """Counts per limit, and for each call that is under way a record of its reservation.
+
+    Everything is idempotent by `call_id`: a reservation or settlement that arrives twice counts once, and a settlement
+    without a reservation changes nothing.
+    """
+
+    @property
+    def up(self) -> bool:
+        """Whether the store is believed to answer."""
+
+    @property
+    def pending(self) -> int:
+        """How many settlements have not reached the store yet."""
+
+    def start(self) -> None:
+        """Begin background work. Needs a running event loop."""
+
+    async def close(self) -> None:
+        """Deliver what is pending, within a bound, and end background work."""
+
+    async def reserve(self, reservation: Reservation) -> Answer:
+        """Take all of `reservation` in one step, or nothing when an enforced limit refuses. Shadow limits never refuse.
+
+        A caller that is cancelled meanwhile has reserved nothing.
+
+        Raises:
+            StoreUnavailable: there is no answer.
+        """
+
+    def settle(self, settlement: Settlement) -> None:
+        """Accept a settlement for delivery. Never fails and never waits."""
+
+    async def renew(self, reservations: Sequence[Reservation]) -> None:
+        """Extend the leases and the records of calls that are still under way.
+
+        Raises:
+            StoreUnavailable: there is no answer.
+        """
