@@ -13,7 +13,10 @@ from gateway import config
 from gateway.admin import listener as operator
 from gateway.admin.readiness import Readiness
 from gateway.admission.admission import Admission
-from gateway.clock import SystemClock
+from gateway.admission.memory import MemoryStore
+from gateway.admission.redis import RedisStore
+from gateway.admission.store import Store
+from gateway.clock import Clock, SystemClock
 from gateway.identity.authenticate import Authenticator
 from gateway.listener import Listener
 from gateway.models import ModelPages
@@ -57,7 +60,9 @@ class Gateway:
         self._authenticator = Authenticator(
             settings.auth, self._session, clock=clock, observe=self._metrics.key_set_refresh
         )
-        self._admission = Admission(settings.limits, clock, observer=self._metrics)
+        self._admission = Admission(
+            settings.limits, _store(settings.limits, clock, self._metrics), clock, observer=self._metrics
+        )
         self._upstream = Upstream(clock)
         self._prober = Prober(self._pools.values(), self._session, chance)
         self._lag = LoopLag(self._metrics.event_loop_lag, clock)
@@ -134,7 +139,7 @@ class Gateway:
             draining=lambda: "this gateway is about to stop" if self._pipeline.draining else None,
             identity=lambda: None if self._authenticator.ready else "no key set of any issuer has been fetched yet",
             pools=lambda: None if self._any_replica_up() else "no replica of any pool is up",
-            store=(lambda: None if self._admission.store_up else "the limit store does not answer") if denies else None,
+            store=(lambda: None if self._admission.ready else "the limit store does not answer") if denies else None,
         )
 
     def _any_replica_up(self) -> bool:
@@ -146,6 +151,12 @@ class Gateway:
             for pool in self._pools.values()
             for replica in pool.replicas
         ]
+
+
+def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
+    if limits.store == "memory":
+        return MemoryStore(clock, lease_s=limits.lease)
+    return RedisStore(limits.store, clock, timeout_s=limits.store_timeout, lease_s=limits.lease, observer=metrics)
 
 
 async def _listen(runner: web.BaseRunner, address: config.Listen, *, key: str) -> tuple[web.TCPSite, int]:

@@ -56,7 +56,6 @@ class Exchange:
         self._client_slow = False
         self._stage: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = 0.0
         self._last_byte_at = 0.0
 
     def __enter__(self) -> Self:
@@ -127,6 +126,8 @@ class Exchange:
         if self._answer is not None:
             self._answer.send(data)
             return
+        if not self._streamed and not self._held:
+            self._arm(self._last_byte_at + self._timeouts.idle)
         self._held.append(data)
         self._held_bytes += len(data)
         if self._streams() and (self.reading.began or self._held_bytes > MAX_HELD_BYTES):
@@ -168,11 +169,8 @@ class Exchange:
     async def _ask(self, connection: Connection, request: bytes) -> None:
         self._connection = connection
         self._stage = self._loop.create_future()
-        limit = self._timeouts.first_byte if self._streamed else self._timeouts.answer
-        self._deadline = self._loop.time() + limit
         connection.send(request, self)
-        if self._timer is None:
-            self._timer = self._loop.call_at(self._deadline, self._check_time)
+        self._arm(self._loop.time() + (self._timeouts.first_byte if self._streamed else self._timeouts.answer))
         await self._stage
 
     def _verdict(self) -> Failure | BadRequest | None:
@@ -195,6 +193,7 @@ class Exchange:
     def _first_byte(self) -> None:
         if self.first_byte_at is None:
             self.first_byte_at = self._clock.monotonic()
+            self._arm(self._last_byte_at + self._timeouts.idle)
 
     def _next_stage(self) -> None:
         if not self._stage.done():
@@ -208,15 +207,20 @@ class Exchange:
             if client.writing_paused:
                 self.client_paused()
 
+    def _arm(self, deadline: float) -> None:
+        """Let the answer be cut at `deadline` (loop time) unless it moves on before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._check_time)
+
     def _check_time(self) -> None:
-        """Runs at most once per time limit, not per event: it moves itself to when the limit could next be reached."""
+        """Runs once per time limit, not per event: where bytes came since, it moves itself to the next due time."""
         if self._over():
             return
         now = self._loop.time()
-        deadline = self._deadline
-        if self.first_byte_at is not None or (self._held and not self._streamed):
-            deadline = now + self._timeouts.idle if self._client_slow else self._last_byte_at + self._timeouts.idle
-        if now < deadline:
-            self._timer = self._loop.call_at(deadline, self._check_time)
+        due = (now if self._client_slow else self._last_byte_at) + self._timeouts.idle
+        began = self.first_byte_at is not None or (self._held and not self._streamed)
+        if began and now < due:
+            self._arm(due)
             return
         self.cut("timeout")

@@ -72,7 +72,7 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether the client needs no further sign: the answer is complete, or the engine said itself that it is not."""
+        """Whether the client needs no further sign: the answer is complete, or the engine said that it is not."""
         scanner = self._scanner
         if self._answer is not None or scanner.error is not None or scanner.done:
             return True

@@ -38,7 +38,7 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.plan_unknown()
     metrics.settlement_dropped()
     metrics.store_failed("reserve")
-    metrics.attempt("llama-8b", "a:1", "ok")
+    metrics.attempt("llama-8b", "a:1", result="ok")
     metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0)])
     metrics.auth_failure("expired_token")
     metrics.key_set_refresh("https://identity.example.com", "ok")

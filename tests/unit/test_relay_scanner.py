@@ -1,0 +1,179 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.calls.usage import Usage
+from gateway.relay import scanner as module
+from gateway.relay.scanner import Scanner
+from tests.transcripts import DONE, capture, chat, chat_role, error_event, event, transcript, usage_event
+
+STREAM = b"".join(transcript(" Hé\u2028llo", " \U0001f600", usage=(7, 2)))
+
+
+def scanned(*pieces: bytes, choices: int = 1, prompts: int = 1, summed: bool = False) -> Scanner:
+    scanner = Scanner(choices=choices, prompts=prompts, summed_usage=summed)
+    for piece in pieces:
+        scanner.feed(piece)
+    scanner.end()
+    return scanner
+
+
+def facts(scanner: Scanner) -> tuple[object, ...]:
+    return (
+        scanner.events,
+        scanner.content_events,
+        scanner.done,
+        scanner.usage,
+        scanner.error,
+        scanner.complete,
+        scanner.at_boundary,
+    )
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_a_cut_at_every_byte_changes_nothing(ending: bytes, bom: bytes) -> None:
+    stream = bom + STREAM.replace(b"\n", ending)
+    whole = facts(scanned(stream))
+    assert whole == (5, 2, True, Usage(prompt=7, completion=2), None, True, True)
+    for cut in range(1, len(stream)):
+        assert facts(scanned(stream[:cut], stream[cut:])) == whole
+    assert facts(scanned(*(stream[i : i + 1] for i in range(len(stream))))) == whole
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    """Return a stream of events, comments and other fields, every line with an ending of its own."""
+    end = st.sampled_from([b"\n", b"\r\n", b"\r"])
+    noise = st.sampled_from(
+        [b": keep-alive", b"id: 7", b"retry: 10", b"event: x", b":", b"data:", b"nonsense", b"data"]
+    )
+    text = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8)
+    events = [chat(draw(text)) for _ in range(draw(st.integers(0, 4)))]
+    events += draw(
+        st.sampled_from([[], [usage_event(5, 3)], [chat("", finish_reason="stop"), usage_event(5, 3), DONE]])
+    )
+    lines: list[bytes] = []
+    for one in events:
+        lines += draw(st.lists(noise, max_size=2))
+        payload = one.rstrip(b"\n")
+        lines += [payload if draw(st.booleans()) else payload.replace(b"data: ", b"data:", 1), b""]
+    return b"".join(line + draw(end) for line in lines)
+
+
+@given(streams(), st.data())
+def test_any_split_of_any_stream_tells_the_same(stream: bytes, data: st.DataObject) -> None:
+    cuts = sorted({0, len(stream), *data.draw(st.lists(st.integers(0, len(stream)), max_size=12))})
+    pieces = [stream[a:b] for a, b in pairwise(cuts)]
+    assert facts(scanned(*pieces)) == facts(scanned(stream))
+
+
+@given(st.binary(max_size=200), st.data())
+def test_any_bytes_are_survived(junk: bytes, data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(junk)))
+    assert facts(scanned(junk[:cut], junk[cut:])) == facts(scanned(junk))
+
+
+@pytest.mark.parametrize(
+    ("stream", "complete"),
+    [
+        (transcript("a", "b"), True),
+        (transcript("a", "b")[:-1], True),  # no [DONE], but a finish reason
+        ([chat_role(), chat("a")], False),
+        ([], False),
+        ([chat("a"), error_event(), DONE], False),
+    ],
+    ids=["done", "finish reason", "cut", "empty", "error"],
+)
+def test_a_stream_is_complete_by_done_or_by_its_finish_reasons(stream: list[bytes], complete: bool) -> None:  # noqa: FBT001
+    assert scanned(b"".join(stream)).complete is complete
+
+
+def test_with_several_choices_each_needs_its_finish_reason() -> None:
+    first, second = chat("a", index=0, finish_reason="stop"), chat("b", index=1, finish_reason="length")
+    assert not scanned(first, choices=2).complete
+    assert scanned(first, second, choices=2).complete
+
+
+def test_the_last_event_counts_without_its_blank_line() -> None:
+    for cut in (0, 1, 2):
+        stream = b"".join([chat("a", finish_reason="stop"), usage_event(5, 3)])
+        assert scanned(stream[: len(stream) - cut]).usage == Usage(prompt=5, completion=3)
+
+
+@pytest.mark.parametrize(
+    ("sent", "at_boundary"),
+    [
+        (b"", True),
+        (chat("a"), True),
+        (chat("a")[:-1], False),
+        (chat("a")[:-2], False),
+        (b"data: {", False),
+        (b"\n\n", True),
+    ],
+)
+def test_it_knows_whether_an_event_is_half_sent(sent: bytes, at_boundary: bool) -> None:  # noqa: FBT001
+    scanner = Scanner()
+    scanner.feed(sent)
+    assert scanner.at_boundary is at_boundary
+
+
+def test_words_inside_content_fool_nobody() -> None:
+    fake = chat(
+        '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "error": {"x": 1}, "finish_reason": "stop"} data: [DONE]\n\n'
+    )
+    told = scanned(fake)
+    assert (told.usage, told.error, told.done, told.complete) == (None, None, False, False)
+
+
+def test_an_event_beyond_the_bound_ends_counting_and_keeps_memory_bounded() -> None:
+    scanner = Scanner()
+    piece = b"x" * 2**20
+    for _ in range(module.MAX_EVENT_BYTES // len(piece) + 2):
+        scanner.feed(piece)
+    scanner.feed(usage_event(5, 3))
+    scanner.end()
+    assert scanner.overflowed
+    assert scanner.usage is None
+    assert not scanner.at_boundary
+
+
+def test_multi_line_data_is_one_event() -> None:
+    assert scanned(
+        b'data: {"choices":[],\ndata: "usage":{"prompt_tokens":5,"completion_tokens":3}}\n\n'
+    ).usage == Usage(prompt=5, completion=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        ("vllm/chat_stream_usage", Usage(prompt=19, completion=4)),
+        ("vllm/chat_stream_continuous", Usage(prompt=19, completion=3)),
+        ("vllm/completions_stream", Usage(prompt=2, completion=3)),
+        ("llamacpp/chat_stream_usage", Usage(prompt=36, completion=12)),
+    ],
+)
+def test_captures_of_real_engines(name: str, usage: Usage) -> None:
+    _, body = capture(name)
+    told = scanned(body)
+    assert (told.usage, told.complete, told.done) == (usage, True, True)
+    assert told.content_events in {usage.completion, usage.completion - 1}  # the end of text has no event of its own
+
+
+def test_an_engine_killed_in_the_middle_of_a_stream_says_so() -> None:
+    _, body = capture("vllm/engine_kill_midstream")
+    told = scanned(body)
+    assert told.error is not None
+    assert not told.complete
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "abort", "content_filter"])
+def test_every_finish_reason_counts(finish: str) -> None:
+    assert scanned(chat("a", finish_reason=finish)).complete
+    assert scanned(event({"choices": [{"index": 0, "finish_reason": finish}]}).replace(b":", b": ")).complete
+
+
+def test_an_empty_finish_reason_on_running_events_is_none() -> None:
+    assert not scanned(chat("a").replace(b'"finish_reason":null', b'"finish_reason":""')).complete  # TGI
