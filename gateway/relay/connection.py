@@ -5,7 +5,7 @@ times out and never buffers a body: bytes go to the receiver inside the read tha
 """
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, cast
 
 import httptools
 
@@ -96,8 +96,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
 
     def data_received(self, data: bytes) -> None:
         """Parse one read, and hand the body bytes in it over as one piece."""
