@@ -68,6 +68,10 @@ class Door:
         async with self.session.get(self.url + path, headers=headers) as response:
             return Reply(response.status, response.headers, await response.read())
 
+    async def get_admin(self, path: str) -> "Reply":
+        async with self.session.get(self.admin_url + path) as response:
+            return Reply(response.status, response.headers, await response.read())
+
     async def metrics(self) -> "Samples":
         async with self.session.get(self.admin_url + "/metrics") as response:
             return Samples(await response.text())
@@ -87,7 +91,7 @@ class Door:
     async def logged(self, calls: int) -> list[str]:
         """Wait until that many calls left a line in the access log; return all lines."""
         async with asyncio.timeout(DEADLINE_S):
-            while sum('"inference_id"' in line for line in self.lines) < calls:
+            while sum('"inference_id"' in line for line in self.lines) < calls:  # noqa: ASYNC110 a thread writes them
                 await asyncio.sleep(0.01)
         return self.lines
 

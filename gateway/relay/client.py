@@ -6,6 +6,7 @@ aiohttp parses requests and keeps connections; head and framing of an answer are
 
 from collections.abc import Callable, Iterable
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -131,11 +132,16 @@ class Answer(web.StreamResponse):
         connection = "" if self._keep_alive else "Connection: close\r\n"
         if self._keep_alive and not self._chunked:
             connection = "Connection: keep-alive\r\n"
-        date = formatdate(self._now, usegmt=True)
-        line = f"HTTP/1.1 {status} {_REASONS[status]}\r\nDate: {date}\r\n"
+        line = f"HTTP/1.1 {status} {_REASONS[status]}\r\nDate: {_date(int(self._now))}\r\n"
         return f"{line}{fields}{connection}{framing}\r\n".encode("latin-1")
 
     def _write(self, data: bytes) -> None:
         transport = self._connection.transport
         if transport is not None:
             transport.write(data)
+
+
+@lru_cache(maxsize=2)
+def _date(now: int) -> str:
+    """Return the `Date` of this second; formatting it takes as long as the rest of a head."""
+    return formatdate(now, usegmt=True)

@@ -1,7 +1,6 @@
 """Everything that is known of one finished call: what metrics, the access log and the ledger are told."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gateway.calls.usage import Usage
 
@@ -11,9 +10,8 @@ Endpoint = Literal["chat", "completions", "models", "other"]
 Ending = Literal["ok", "refused", "upstream_failed", "broken", "client_gone"]
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
-    """One finished call. Only the pipeline makes one.
+class CallRecord(NamedTuple):
+    """One finished call. Only the pipeline makes one. A tuple, because a frozen dataclass of this size costs 4 us.
 
     `model` is the configured name, None when none was resolved; `tenant`, `key` and `plan` are None when nobody was
     authenticated. `status` is as sent, 499 where the client left before. `usage_missing` is one of a few words of ours

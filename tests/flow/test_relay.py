@@ -1,13 +1,18 @@
 """Answers that end well: what the client gets is what the engine sent, and the books hold what it said."""
 
+from typing import Any
+
 import pytest
 
 from tests.doors import CHAT, COMPLETIONS, OpenDoor
 from tests.engines import ScriptedEngine, close, drip
 from tests.transcripts import LAST_CHUNK, Kind, answer, capture, chunked, head, http, serve_capture, sse, transcript
 
-CHAT_ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
-ASKS = {"chat": (CHAT, CHAT_ASK), "completions": (COMPLETIONS, {"model": "tiny", "prompt": "Hi"})}
+CHAT_ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+ASKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": (CHAT, CHAT_ASK),
+    "completions": (COMPLETIONS, {"model": "tiny", "prompt": "Hi"}),
+}
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -122,8 +127,9 @@ async def test_of_the_clients_headers_only_the_allowed_go_on(
 ) -> None:
     door = await open_door(scripted_engine.url, pools={"main": {"api_key": "engine-secret"}})
     secret = {
-        "Cookie": "a=b", "Proxy-Authorization": "Basic x", "X-Api-Key": "k", "X-Vllm-Priority": "0", "Forwarded": "for=1",
-        "X-data-parallel-rank": "3", "X-Request-Id": "mine", "X-Forwarded-For": "1.2.3.4", "TE": "trailers", "X-Secret": "1",
+        "Cookie": "a=b", "Proxy-Authorization": "Basic x", "X-Api-Key": "k", "X-Vllm-Priority": "0",
+        "X-data-parallel-rank": "3", "X-Request-Id": "mine", "X-Forwarded-For": "1.2.3.4", "TE": "trailers",
+        "Forwarded": "for=1", "X-Secret": "1",
     }  # fmt: skip
     reply = await door.post(
         CHAT, CHAT_ASK, traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", **secret

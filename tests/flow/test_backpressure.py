@@ -1,0 +1,73 @@
+"""Clients that do not keep up: the engine waits, and what the gateway holds of a stream is bounded."""
+
+import asyncio
+import json
+import socket
+
+from tests.doors import CHAT, Door, OpenDoor
+from tests.engines import Connection, ScriptedEngine, flood
+from tests.transcripts import chat, chunked, head
+
+STREAM = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+EVENT = chunked(chat("x" * 1000))
+# What a stream may have under way: the kernel's socket buffers on both sides, one read, and asyncio's 64 KiB mark.
+BOUND_BYTES = 8 * 2**20
+
+
+async def slow_client(door: Door) -> socket.socket:
+    """Connect with a small receive buffer, ask, and read nothing."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, ("127.0.0.1", door.port))
+    body = json.dumps(STREAM).encode()
+    lines = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {door.token()}\r\n"
+    lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    await loop.sock_sendall(client, lines.encode() + body)
+    return client
+
+
+async def stalled(engine: Connection) -> int:
+    """Wait until the engine's peer takes nothing more; return how many bytes it took."""
+    taken = -1
+    async with asyncio.timeout(10):
+        while taken != engine.accepted:
+            taken = engine.accepted
+            await asyncio.sleep(0.1)
+    return taken
+
+
+async def test_a_client_that_reads_nothing_stops_its_engine(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    scripted_engine.answer(head(), flood(EVENT))
+    door = await open_door(scripted_engine.url)
+    client = await slow_client(door)
+    engine = (await scripted_engine.asked()).connection
+    taken = await stalled(engine)
+    assert taken < BOUND_BYTES
+    assert (await door.post(CHAT, STREAM)).status == 200  # nobody else is held up
+    loop = asyncio.get_running_loop()
+    received = 0
+    while received < taken + BOUND_BYTES:  # the client reads on, and so does the engine's connection
+        received += len(await loop.sock_recv(client, 2**16))
+    client.close()
+    await engine.gone(within_s=1)
+    await door.idle()
+
+
+async def test_a_slow_client_is_not_the_engines_stall(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    scripted_engine.answer(head(), flood(EVENT))
+    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": {"idle": "200ms"}}})
+    client = await slow_client(door)
+    engine = (await scripted_engine.asked()).connection
+    await stalled(engine)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while loop.time() < started + 0.6:  # three idle limits long
+        await asyncio.sleep(0.05)
+    assert not engine.closed.is_set()
+    client.close()
+    await engine.gone(within_s=1)
+    assert (await door.idle()).total("gateway_requests_total", outcome="client_gone") == 1
