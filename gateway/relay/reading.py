@@ -22,7 +22,7 @@ class Outcome:
     """How a call that reached an engine ended. `usage_missing` says why usage is estimated, None where it is not."""
 
     ending: Literal["ok", "broken", "client_gone"]
-    usage: Usage | None
+    usage: Usage
     usage_missing: Missing | None
 
 

@@ -1,6 +1,5 @@
 """One finished call that went well; tests change what they are about."""
 
-from dataclasses import replace
 from typing import Any
 
 from gateway.calls.usage import Usage
@@ -32,4 +31,4 @@ _STREAM = CallRecord(
 
 
 def finished(**changes: Any) -> CallRecord:
-    return replace(_STREAM, **changes)
+    return _STREAM._replace(**changes)
