@@ -30,14 +30,18 @@ CALLERS_FAULT = frozenset({400, 413, 422})
 # The engine says: not now, I am full.
 FULL = frozenset({429, 503})
 
-# As vLLM ("maximum context length is N tokens"), SGLang ("longer than the model's context length"), TGI ("must be <=
-# N", of `inputs` tokens) and llama.cpp (type `exceed_context_size_error`) each put it.
+# As vLLM ("maximum context length is N tokens", once "maximum model length"), SGLang ("longer than the model's context
+# length", "exceeds the maximum allowed length"), TGI (`inputs` tokens "must be <= N", `inputs` "must have less than N
+# tokens") and llama.cpp (type `exceed_context_size_error`) each put it.
 _CONTEXT_WORDS = (
     "context length",
     "context_length",
     "context size",
     "context_size",
+    "maximum model length",
+    "maximum allowed length",
     "`inputs` tokens",
+    "`inputs` must have less than",
     "max_total_tokens",
 )
 _MAX_MESSAGE = 1000
