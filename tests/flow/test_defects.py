@@ -1,0 +1,70 @@
+"""A defect of ours: a 500 that tells nothing, or a cut where an answer is under way; the log has the rest."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from gateway.pipeline import Path
+from gateway.relay.client import Answer, ClientConnection
+from gateway.trail import Trail
+from tests.doors import Door, OpenDoor
+from tests.engines import ScriptedEngine
+from tests.envelope import SERVER_ERROR, error_of
+from tests.raw_client import raw_client
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@asynccontextmanager
+async def listening(door: Door, path: Path) -> AsyncIterator[int]:
+    """Serve every request by `path` on the pipeline of `door`; give the port."""
+    pipeline = door.gateway._pipeline
+    loop = asyncio.get_running_loop()
+    manager = web.Server(lambda request: pipeline.serve(request, "other", path))
+    server = await loop.create_server(
+        lambda: ClientConnection(manager, pipeline.malformed, loop=loop, access_log=None), "127.0.0.1", 0
+    )
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await manager.shutdown(1)
+
+
+async def test_a_defect_is_a_500_without_details(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def defective(_request: web.BaseRequest, _answer: Answer, _trail: Trail) -> None:
+        raise RuntimeError("canary")
+
+    door = await open_door(scripted_engine.url)
+    async with listening(door, defective) as port, raw_client(port) as client:
+        first, second = await client.ask(GET), await client.ask(GET)
+    for reply in (first, second):
+        message = error_of(reply, 500, "internal_error", SERVER_ERROR)
+        assert "canary" not in message
+        (record,) = [record for record in caplog.records if reply.headers["INFERENCE-ID"] in record.getMessage()]
+        assert record.exc_info is not None
+        assert str(record.exc_info[1]) == "canary"
+    assert (await door.metrics()).total("gateway_requests_total", status="500", outcome="refused") == 2
+
+
+async def test_a_defect_in_the_middle_of_an_answer_cuts_it(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def defective(_request: web.BaseRequest, answer: Answer, _trail: Trail) -> None:
+        answer.begin(200, ())
+        answer.send(b"data: {}\n\n")
+        await asyncio.sleep(0)
+        raise RuntimeError("canary")
+
+    door = await open_door(scripted_engine.url)
+    async with listening(door, defective) as port, raw_client(port) as client:
+        await client.send(GET + GET)
+        received = await client.rest()
+    assert received.count(b"HTTP/1.1") == 1
+    assert not received.endswith(b"0\r\n\r\n")
+    assert "canary" in caplog.text
