@@ -4,7 +4,6 @@ The place is a path as clients write it: `messages[0].content[1].text`.
 """
 
 import json
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,24 +104,22 @@ def _split(loc: Place) -> tuple[Place, Place]:
 
 
 def _told(faults: list[_Fault]) -> list[_Fault]:
-    """Return which faults of one field to tell.
+    """Return which faults of one field to tell, one for each alternative.
 
-    The alternative that was meant has the fewest faults, a value out of bounds rather than of another type, and was
-    read the furthest. Alternatives that stumbled over the type of the same value are told together.
+    The alternative that was meant has a value out of bounds rather than of another type, and was read the furthest.
+    Alternatives that stumbled over the same value are told together.
     """
-    alternatives: dict[Place, list[_Fault]] = defaultdict(list)
+    first: dict[Place, _Fault] = {}
     for fault in faults:
-        alternatives[fault.alternative].append(fault)
+        first.setdefault(fault.alternative, fault)
 
-    def likelihood(alternative: list[_Fault]) -> tuple[int, bool, int, bool, list[int]]:
-        fault = alternative[0]
-        indexes = [element for element in fault.place if isinstance(element, int)]
-        return -len(alternative), fault.type in _BOUNDS, len(fault.place), not fault.missing, indexes
+    def likelihood(fault: _Fault) -> tuple[bool, list[int]]:
+        return fault.type in _BOUNDS, [element for element in fault.place if isinstance(element, int)]
 
-    best = max(alternatives.values(), key=likelihood)
-    if best[0].type not in _TYPES:
-        return best[:1]
-    return [these[0] for these in alternatives.values() if likelihood(these) == likelihood(best)]
+    best = max(first.values(), key=likelihood)
+    if best.type in _BOUNDS:
+        return [best]
+    return [fault for fault in first.values() if fault.place == best.place]
 
 
 def _path(place: Place) -> str:

@@ -96,7 +96,7 @@ def _tool_choice(request: ChatCompletionRequestBody) -> ToolChoice:
 def _function_name(tool: dict[str, Any]) -> str | None:
     function = tool.get("function")
     name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) and name else None
+    return name if isinstance(name, str) else None
 
 
 def _unsupported(path: str, value: str, served: tuple[str, ...]) -> UnsupportedValue:

@@ -113,6 +113,7 @@ CHAT: Cases = SHARED | {
     + bad([{"role": 5, "content": "Hi"}], [{"role": ["user"]}], param="messages[0].role")
     + bad([{"role": "user", "content": 5}], [{"role": "user", "content": {}}], param="messages[0].content")
     + bad([USER, {"role": "assistant", "reasoning_content": 5}], param="messages[1].reasoning_content")
+    + bad([{"role": "assistant", "content": "Hi", "reasoning_content": 5}], param="messages[0].reasoning_content")
     + bad([{"role": "assistant", "tool_calls": {}}], param="messages[0].tool_calls")
     + bad(said("Hi"), said(None), said(5), param="messages[0].content[0]")
     + bad(said(TEXT, {"text": "Hi"}), said(TEXT, {"type": None}), code=MISSING, param="messages[0].content[1].type")
@@ -162,7 +163,7 @@ CHAT: Cases = SHARED | {
     + bad([{"type": "function", "function": {"name": ""}}], code=MISSING, param="tools[0].function.name")
     + bad([{"type": "function", "function": {"name": 5}}], code=MISSING, param="tools[0].function.name"),
     "reasoning_effort": good(None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
-    + bad("", "extreme", code=UNSUPPORTED)
+    + bad("", "extreme", "x" * 10_000, code=UNSUPPORTED)
     + bad(5, True, ["low"]),
 }
 
@@ -180,7 +181,7 @@ COMPLETIONS: Cases = SHARED | {
     + bad(-1, 2**31, 10.0, "10", True, echo=True),
     "logprobs": good(None, 0, 5, -1, 2**31 - 1) + bad(True, -2, 2**31, 5.0, "5"),
     "echo": good(None, True, False) + bad("true", 1, 0),
-    "suffix": good(None, "", "end") + good("end", echo=False) + bad("end", echo=True) + bad(5, True, ["end"]),
+    "suffix": good(None, "", "end") + good("end", echo=False) + bad("end", "", echo=True) + bad(5, True, ["end"]),
     "best_of": good(None, 1, 128)
     + good(2, n=2)
     + good(3, n=2)
@@ -231,6 +232,19 @@ def test_refused_with_the_field_in_words_of_our_own(endpoint: Endpoint, name: st
     assert len(message) < 250
     for name_of_ours in ("pydantic", "Input should", "dict", "Message", "constrained", "NoneType"):
         assert name_of_ours not in message
+
+
+def test_alternatives_that_stumble_over_one_value_are_told_together() -> None:
+    with pytest.raises(BadRequest, match=r"prompt\[0\]: expected a string or an integer or a list, got true"):
+        parse("completions", body("completions", prompt=[True]), requests=REQUESTS)
+    with pytest.raises(BadRequest, match=r"reasoning_content: expected a string, got 5"):
+        parse("chat", body("chat", messages=[USER | {"reasoning_content": 5}]), requests=REQUESTS)
+
+
+def test_of_several_wrong_fields_the_first_is_told() -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse("chat", body("chat", n=0, messages=[5]), requests=REQUESTS)
+    assert refused.value.param == "messages[0]"
 
 
 @pytest.mark.parametrize(
