@@ -3,7 +3,6 @@
 from typing import Any
 
 import jmespath
-from jmespath.exceptions import JMESPathError
 
 from gateway import config
 from gateway.identity.principal import Principal
@@ -32,7 +31,7 @@ class ClaimMapping:
             tenant, key, plan, models = (
                 expression.search(claims) for expression in (self._tenant, self._key, self._plan, self._models)
             )
-        except (JMESPathError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:  # a JMESPathError is a ValueError
             raise TokenRefused("principal") from error
         return Principal(
             tenant=_name(tenant),

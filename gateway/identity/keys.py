@@ -92,7 +92,7 @@ def _verifies(entry: dict[str, Any]) -> bool:
 def _public(entry: dict[str, Any], algorithm: str) -> AllowedPublicKeys | None:
     try:
         jwk = jwt.PyJWK(entry, algorithm)
-    except (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError):
+    except (jwt.PyJWTError, UnsupportedAlgorithm):
         return None
     too_short = jwk.Algorithm.check_key_length(jwk.key)  # RSA below 2048 bits (NIST SP 800-131A)
     return None if too_short else jwk.key

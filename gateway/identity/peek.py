@@ -48,7 +48,7 @@ def _key_id(header: dict[str, object]) -> str | None:
     if "kid" not in header:
         return None
     key_id = header["kid"]
-    if not isinstance(key_id, str) or not key_id:
+    if not isinstance(key_id, str):
         raise TokenRefused("malformed")
     return key_id
 

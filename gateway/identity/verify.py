@@ -74,7 +74,7 @@ def _decode(token: str, key: Key, issuer: config.Issuer) -> dict[str, Any]:
         reason = "audience"
     except jwt.MissingRequiredClaimError as error:
         reason = "audience" if error.claim == "aud" else "required_claim"
-    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):
+    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):  # it does not wrap all that it meets
         reason = "malformed"
     raise TokenRefused(reason)
 

@@ -1,5 +1,6 @@
 """Verified claims -> Principal."""
 
+import math
 from typing import Any
 
 import pytest
@@ -76,8 +77,19 @@ def test_models_that_are_no_list_of_names_are_refused(value: object) -> None:
     assert refused({"sub": "s", "models": value})
 
 
-def test_an_expression_that_fails_on_these_claims_is_a_refusal() -> None:
-    assert refused({"sub": "s"}, ClaimMapping(config.Claims(key="sub", tenant="join('-', org_ids)")))
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("join('-', a)", None),
+        ("ceil(a)", math.nan),
+        ("ceil(a)", math.inf),
+        ("sum(a)", [10**400, 0.5]),
+        ("contains('text', a)", 5),
+        ("nonsense(a)", "x"),
+    ],
+)
+def test_an_expression_that_fails_on_these_claims_is_a_refusal(expression: str, value: object) -> None:
+    assert refused({"sub": "s", "a": value}, ClaimMapping(config.Claims(key="sub", tenant=expression)))
 
 
 @given(

@@ -129,6 +129,25 @@ async def test_a_forgery_is_refused_with_the_same_words_as_any_bad_token(gateway
     assert all(part not in refused.value.message for part in token.split(".") if len(part) > 5)
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("hs256-by-pem", "algorithm"),
+        ("alg-space", "algorithm"),
+        ("iss-slash", "issuer"),
+        ("kid-path", "key"),
+        ("jwk", "signature"),
+        ("aud-other", "audience"),
+        ("exp-missing", "required_claim"),
+        ("jwe", "malformed"),
+    ],
+)
+async def test_operators_are_told_why(gateway: Authenticator, name: str, reason: str) -> None:
+    with pytest.raises(Unauthorized) as refused:
+        await gateway.authenticate([f"Bearer {FORGERIES[name]()}"])
+    assert reason_of(refused.value) == reason
+
+
 async def test_a_key_address_in_the_token_is_never_visited(gateway: Authenticator) -> None:
     async with IdentityProvider() as attacker:
         attacker.publish(ATTACKER)

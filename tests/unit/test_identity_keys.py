@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given
 from hypothesis import strategies as st
+from jwt.algorithms import ECAlgorithm
 
 from gateway.identity.keys import Keys, KeySetUnusable
 from tests.identity_provider import SigningKey, any_json, b64, key_set, signing_key
@@ -54,11 +55,14 @@ def test_a_key_with_alg_verifies_that_alone() -> None:
         RSA.jwk(alg="HS256"),
         RSA.jwk(alg="none"),
         RSA.jwk(alg=["RS256"]),
-        RSA.jwk(d="AQAB"),
+        {**ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True), "kid": "private"},
         RSA.jwk(kid=7),
         RSA.jwk(n=None),
         RSA.jwk(n=5),
         RSA.jwk(n="!"),
+        RSA.jwk(n="\ud800"),
+        RSA.jwk(n=""),
+        RSA.jwk(e=b64(b"\xff" * 3000)),
         RSA.jwk(e="AA"),
         P256.jwk(alg="ES384"),
         P256.jwk(crv="P-384", alg=None),

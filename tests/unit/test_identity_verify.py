@@ -149,6 +149,18 @@ def test_a_required_claim_must_be_there() -> None:
     assert outcome({}, require={"typ": "passport"}) == "required_claim"
 
 
+def test_the_key_and_the_issuer_that_were_chosen_are_held_to() -> None:
+    """Whoever chooses them by what a token says of itself must be able to choose wrongly."""
+    rsa = signing_key("k1", "RS256")
+    by = issuer(algorithms=["RS256", "PS256"])
+    with pytest.raises(TokenRefused):
+        check(rsa.token({"iss": ISSUER, "exp": NOW + 60}), by=by, key=SigningKey("k1", "PS256", rsa.private))
+    with pytest.raises(TokenRefused):
+        check(rsa.token({"iss": ISSUER, "exp": NOW + 60}), by=issuer(algorithms=["PS256"]), key=rsa)
+    with pytest.raises(TokenRefused):
+        check(rsa.token({"iss": ISSUER + "/", "exp": NOW + 60}), by=by, key=rsa)
+
+
 def test_only_a_token_that_was_good_once_is_called_expired() -> None:
     assert outcome({"exp": NOW - 60}, require={"typ": "passport"}) == "required_claim"
     forged = P256.token({"iss": ISSUER, "exp": NOW - 60})[:-8] + "AAAAAAAA"

@@ -1,0 +1,59 @@
+"""A key set by itself: what a refresh keeps, and what closing ends."""
+
+import asyncio
+
+from gateway import config
+from gateway.clock import SystemClock
+from gateway.identity.keyset import KeySet
+from gateway.identity.sources import Source
+from tests.identity_provider import key_set, signing_key
+
+ISSUER = config.Issuer(issuer="idp", jwks="keys.json").model_copy(update={"refresh": 0.001, "cooldown": 0.001})
+
+
+def built(source: Source, results: list[tuple[str, str]]) -> KeySet:
+    return KeySet(ISSUER, source, clock=SystemClock(), observe=lambda *told: results.append(told))
+
+
+async def test_a_refresh_that_brings_the_same_keys_makes_no_token_prove_itself_again() -> None:
+    results: list[tuple[str, str]] = []
+    fetched = asyncio.Event()
+
+    async def source() -> bytes:
+        if len(results) == 3:
+            fetched.set()
+        return key_set(signing_key("k1", "ES256"))
+
+    keys = built(source, results)
+    assert await keys.find("k1", "ES256") is not None
+    first = keys.keys
+    keys.start()
+    await fetched.wait()
+    assert keys.keys is first
+    await keys.close()
+    assert set(results) == {("idp", "ok")}
+
+
+async def test_when_close_returns_the_fetch_under_way_has_ended() -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def source() -> bytes:
+        try:
+            asked.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return b""
+
+    keys = built(source, [])
+    keys.start()
+    await asked.wait()
+    await keys.close()
+    assert ended.is_set()
+
+
+async def test_closing_what_was_never_started_is_fine() -> None:
+    async def source() -> bytes:
+        return b""
+
+    await built(source, []).close()
