@@ -14,7 +14,7 @@ def error_of(reply: Reply, status: int, code: str, kind: str, *, param: str | No
     error: dict[str, Any] = reply.json()["error"]
     assert reply.json() == {"error": error}
     expected = {"code": code, "error_type": kind, "type": kind} | ({} if param is None else {"param": param})
-    assert (reply.status, error) == (status, {**expected, "message": error["message"]})
+    assert (reply.status, error) == (status, {**expected, "message": error["message"]}), reply
     assert isinstance(error["message"], str)
     assert error["message"]
     check_headers(reply)
