@@ -21,8 +21,8 @@ Kind = Literal["bucket", "day", "month", "lease"]
 # calendar period until when it lasts, for leases nothing. Both of the moment before the call is charged.
 Level = tuple[int, int]
 
-# Counts stay below what a double holds exactly, because the shared store's Lua has no other number.
-MAX_COUNT = 2**53
+# The largest count: the shared store's Lua has only doubles, and 2^53 + 1 would pass for 2^53.
+MAX_COUNT = 2**53 - 1
 
 _DAY_US = 86_400 * 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -102,7 +102,7 @@ class MemoryStore:
                     self._hold(limit.key, reservation.call_id, now_us)
 
     def _now_us(self) -> int:
-        return int(self._clock.now() * 1_000_000)
+        return round(self._clock.now() * 1_000_000)
 
     def _live(self, key: str, now_us: int) -> _Count | _Leases | _Record | None:
         state = self._states.get(key)

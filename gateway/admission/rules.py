@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from gateway import config
-from gateway.admission.limit import Kind, Limit, Measure
+from gateway.admission.limit import MAX_COUNT, Kind, Limit, Measure
 from gateway.calls.call import Call
 from gateway.identity.principal import Principal
 
@@ -114,7 +114,7 @@ def _limit(rule: config.Rule, tag: str, names: dict[str, str]) -> Limit:
         rule=rule.name,
         measure=measure,
         kind=kind,
-        limit=figure,
+        limit=min(figure, MAX_COUNT),
         window_us=window_us,
         key=_key(rule, f"{measure}-{rule.count}-{window_us or kind}", tag, names),
         shadow=rule.shadow,

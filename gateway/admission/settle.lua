@@ -21,7 +21,7 @@ for i = 2, #KEYS do
     redis.call('ZREM', key, ARGV[1])
   elseif kind == 'bucket' or period(kind, tonumber(reserved)) == period(kind, now) then
     local used, clock = level(key, kind, limit, window, now)
-    used = math.min(math.max(used + tonumber(ARGV[at + 3]), 0), MAX_COUNT)
+    used = math.min(used + tonumber(ARGV[at + 3]), MAX_COUNT)
     store(key, kind, used, clock, limit, window, now)
   end
 end

@@ -1,7 +1,7 @@
 -- The arithmetic of windows, as in limit.py, and how states are read and written.
--- Numbers are doubles: integers are exact to 2^53, products may not be, and tostring() would keep 14 digits only.
+-- Numbers are doubles: integers are exact below 2^53, products may be larger, and tostring() would keep 14 digits only.
 
-local MAX_COUNT = 2 ^ 53
+local MAX_COUNT = 2 ^ 53 - 1
 local MAX_TTL_MS = 10 * 366 * 86400 * 1000  -- far beyond any window, and far below what PX overflows at
 local DAY_US = 86400 * 1000000
 
@@ -12,7 +12,7 @@ end
 -- Return floor(a * b / c) and whether there was a remainder, exactly, for integers 0 <= a < c and b up to 2^53.
 -- A product that a double cannot hold is built bit by bit, in steps that stay below 2c.
 local function muldiv(a, b, c)
-  if a * b < MAX_COUNT then
+  if a * b <= MAX_COUNT then
     return math.floor(a * b / c), a * b % c > 0
   end
   local bits, quotient, rest = {}, 0, 0
@@ -86,6 +86,7 @@ local function read(key)
   return tonumber(used), tonumber(mark)
 end
 
+-- Write a state. Nothing used (or less) is what an absent key means.
 local function write(key, used, mark, ttl_us)
   if used > 0 and ttl_us > 0 then
     local ttl_ms = math.min(math.ceil(ttl_us / 1000), MAX_TTL_MS)
