@@ -1,0 +1,50 @@
+"""Figures in, a Markdown table out: medians over the rounds, and ratios of them to the reference's. No I/O."""
+
+import math
+import statistics
+from collections.abc import Mapping
+
+from bench.rounds import Figures, Measure
+
+_COLUMNS: dict[Measure, str] = {
+    "small": "µs/request 0.9 KB",
+    "large": "µs/request 20 KB",
+    "event": "µs/event",
+    "burst": "µs/event in a burst",
+    "p50": "added p50 µs",
+    "p99": "added p99 µs",
+    "rss": "RSS MiB",
+}
+_COMPARED: tuple[Measure, ...] = ("small", "large", "event", "burst")
+
+
+def table(figures: Mapping[str, Figures], *, reference: str) -> str:
+    """Return the table; CPU figures carry their ratio to the reference's in brackets, where that was measured."""
+    rows = [["proxy", *_COLUMNS.values(), "answers", "bad"]]
+    for name, one in figures.items():
+        cells = [_cell(one, measure, figures.get(reference)) for measure in _COLUMNS]
+        rows.append([name, *cells, str(one.answers.good), str(one.answers.bad)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["| " + " | ".join(_aligned(row, widths)) + " |" for row in rows]
+    rule = "|" + "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]) + "|"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def median(figures: Figures, measure: Measure) -> float:
+    """Return the median over the rounds; not a number where nothing was measured."""
+    values = figures.values.get(measure)
+    return statistics.median(values) if values else math.nan
+
+
+def _cell(figures: Figures, measure: Measure, reference: Figures | None) -> str:
+    value = median(figures, measure)
+    if math.isnan(value):
+        return "-"
+    shown = f"{value:.1f}" if measure in {"event", "burst"} else f"{value:.0f}"
+    if measure not in _COMPARED or reference is None:
+        return shown
+    return f"{shown} ({value / median(reference, measure):.2f})"
+
+
+def _aligned(row: list[str], widths: list[int]) -> list[str]:
+    return [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]

