@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.strict_json import brackets_outside_strings, loads
+from gateway.calls.strict_json import MAX_CONTAINERS, brackets_outside_strings, loads
 from gateway.errors import InvalidJson
 
 VALUES = st.recursive(
@@ -121,6 +121,16 @@ def test_nesting_is_allowed_to_the_limit_and_not_beyond(limit: int) -> None:
     assert depth(loads(nested(limit), max_depth=limit)) == limit
     with pytest.raises(InvalidJson, match=f"more than {limit} levels"):
         loads(nested(limit + 1), max_depth=limit)
+
+
+def test_lists_and_objects_are_counted_outside_strings() -> None:
+    many = b",".join([b"[]"] * (MAX_CONTAINERS - 1))
+    text = b'"' + b"{[" * MAX_CONTAINERS + b'"'
+    assert len(loads(b"[%b,%b]" % (many, text), max_depth=64)) == MAX_CONTAINERS
+    started = time.perf_counter()
+    with pytest.raises(InvalidJson, match="more than 100000 lists and objects"):
+        loads(b"[%b,{}]" % b",".join([many] * 60), max_depth=64)
+    assert time.perf_counter() - started < 2  # reading 18 MB of this takes longer
 
 
 def test_brackets_in_strings_neither_count_nor_hide_depth() -> None:

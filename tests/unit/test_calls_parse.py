@@ -1,12 +1,12 @@
 """Bytes to a Call: what it says of the body, and that nothing but a refusal ever comes instead."""
 
 import json
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gateway import config
 from gateway.calls.call import Call, ContentPart, Endpoint
@@ -14,6 +14,7 @@ from gateway.calls.parse import TOKENS_PER_MEDIA, check_features, parse
 from gateway.errors import BadRequest, InvalidJson, InvalidValue, UnsupportedValue
 from gateway.schemas.chat import ChatCompletionRequestBody
 from gateway.schemas.completions import CompletionRequestBody
+from gateway.schemas.component import Component
 
 REQUESTS = config.Requests()
 ENDPOINTS: tuple[Endpoint, ...] = ("chat", "completions")
@@ -202,27 +203,26 @@ def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
             parse(endpoint, body, requests=REQUESTS)
 
 
-MANY = 200_000
+MANY = 50_000
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "fields"),
+    ("component", "fields"),
     [
-        ("chat", {"messages": [5] * MANY}),
-        ("chat", {"messages": [{"role": "user", "content": [5] * MANY}]}),
-        ("chat", {"logit_bias": dict.fromkeys(map(str, range(MANY)), "x")}),
-        ("chat", {"stop": [5] * MANY}),
-        ("completions", {"prompt": [True] * MANY}),
-        ("completions", {"prompt": [[True]] * MANY}),
+        (ChatCompletionRequestBody, {"messages": [5] * MANY}),
+        (ChatCompletionRequestBody, {"messages": [{"role": "user", "content": [5] * MANY}]}),
+        (ChatCompletionRequestBody, {"logit_bias": dict.fromkeys(map(str, range(MANY)), "x")}),
+        (ChatCompletionRequestBody, {"stop": [5] * MANY}),
+        (CompletionRequestBody, {"prompt": [True] * MANY}),
+        (CompletionRequestBody, {"prompt": [[True]] * MANY}),
+        (CompletionRequestBody, {"prompt": [[True] * MANY]}),
     ],
-    ids=["messages", "parts", "logit_bias", "stop", "ids", "prompts"],
+    ids=["messages", "parts", "logit_bias", "stop", "ids", "prompts", "ids of a prompt"],
 )
-def test_of_very_many_faults_only_the_first_costs_time(endpoint: Endpoint, fields: dict[str, Any]) -> None:
-    body = chat_body(**{"prompt": "Hi"} | fields)
-    started = time.perf_counter()
-    with pytest.raises(InvalidValue):
-        parse(endpoint, body, requests=REQUESTS)
-    assert time.perf_counter() - started < 0.5
+def test_very_many_faults_are_not_gathered(component: type[Component], fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        component.model_validate(json.loads(chat_body(**{"prompt": "Hi"} | fields)))
+    assert refused.value.error_count() <= 4  # one for each alternative
 
 
 def test_the_depth_limit_is_the_operators() -> None:
