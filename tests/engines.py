@@ -79,7 +79,8 @@ class Connection(asyncio.Protocol):
         self._written += len(data)
         self._transport.write(data)
         await self._writable.wait()
-        if self.closed.is_set():
+        # A transport that failed is closing before `closed` can be set: a flood must not go on without a pause.
+        if self.closed.is_set() or self._transport.is_closing():
             raise ConnectionResetError("the peer left")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 from aiohttp import web
 
 from gateway.calls.call import Call
-from gateway.calls.edits import rename_model
+from gateway.calls.edits import ask_for_usage, rename_model
 from gateway.clock import Clock
 from gateway.errors import BadRequest, Draining, NoReplicaAvailable
 from gateway.relay.client import Answer, Header
@@ -16,10 +16,14 @@ from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, refusal_of
 from gateway.relay.reading import Outcome, Reading
 from gateway.relay.request import build
+from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.relay.upstream import Upstream
 from gateway.routing.catalog import Model
 from gateway.routing.pool import Loan
 from gateway.routing.replica import Replica
+
+# How engines name what they refuse; its members may follow.
+_USAGE_OPTIONS = "stream_options"
 
 
 class Observer(Protocol):
@@ -77,9 +81,10 @@ class Attempts:
         while loan := self._lend(failures):
             with loan as replica:
                 self.tried.append(replica)
-                body = self._body_for(replica)
+                asked = self._asking(replica)
+                body = self._body_for(replica, asked)
                 message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.headers)
-                reading = Reading(self._call, engine=self._model.pool.engine)
+                reading = self._reading(replica, asked)
                 with Exchange(
                     self._upstream, replica, self._model.pool.timeouts, reading=reading, clock=self._clock
                 ) as exchange:
@@ -89,9 +94,13 @@ class Attempts:
                         await self._relay(exchange, request, answer, headers)
                         return
                     self._exchange = None
-                    if isinstance(verdict, BadRequest):
+                    if isinstance(verdict, Failure):
+                        failures.append(verdict)
+                    elif asked is None or _USAGE_OPTIONS not in verdict.message:
                         raise verdict
-                    failures.append(verdict)
+                    else:  # this engine does not know what we asked on the client's behalf: ask no more
+                        self._model.pool.tells_usage = False
+                        self.tried.remove(replica)
         raise refusal_of(failures)
 
     def cut(self) -> None:
@@ -117,9 +126,20 @@ class Attempts:
                 return None
             raise
 
-    def _body_for(self, replica: Replica) -> bytes:
-        name = self._model.name_at(replica)
-        return self._call.body if name == self._call.model else rename_model(self._call.body, name)
+    def _asking(self, replica: Replica) -> Asking | None:
+        pool = self._model.pool
+        return asking(self._call, pool.engine, replica) if pool.tells_usage else None
+
+    def _body_for(self, replica: Replica, asked: Asking | None) -> bytes:
+        name, body = self._model.name_at(replica), self._call.body
+        if name != self._call.model:
+            body = rename_model(body, name)
+        return body if asked is None else ask_for_usage(body, continuous=asked.running)
+
+    def _reading(self, replica: Replica, asked: Asking | None) -> Reading:
+        engine = self._model.pool.engine
+        unasked = None if asked is None else Unasked(asked, self._call, engine, replica)
+        return Reading(self._call, engine=engine, unasked=unasked)
 
     async def _begin(self, exchange: Exchange, message: bytes) -> Failure | BadRequest | None:
         self._exchange = exchange

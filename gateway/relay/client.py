@@ -104,15 +104,13 @@ class Answer(web.StreamResponse):
 
     def send(self, data: bytes) -> None:
         """Send the next bytes of a stream."""
-        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
-        if self._unsent:
-            framed, self._unsent = self._unsent + framed, b""
-        self._write(framed)
+        if data:  # an empty chunk would be the last
+            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+            self._write(self._with_head(framed))
 
     def finish(self) -> None:
         """End a stream cleanly."""
-        if self._chunked:
-            self._write(b"0\r\n\r\n")
+        self._write(self._with_head(b"0\r\n\r\n" if self._chunked else b""))
 
     def abort(self) -> None:
         """Cut the connection: the client must not take what it has for a whole answer."""
@@ -125,6 +123,10 @@ class Answer(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Nothing is left to send."""
+
+    def _with_head(self, data: bytes) -> bytes:
+        head, self._unsent = self._unsent, b""
+        return head + data if head else data
 
     def _head(self, status: int, headers: Iterable[Header], framing: str) -> bytes:
         self.sent_status = status

@@ -121,32 +121,31 @@ class Exchange:
     def body(self, data: bytes) -> None:
         """Relay the next bytes, or hold them while the answer cannot be judged yet."""
         self._last_byte_at = self._loop.time()
-        if self._streams():
-            self.reading.feed(data)
-        if self._answer is not None:
-            self._answer.send(data)
+        if not self._streams():
+            if not self._held and not self._streamed:
+                self._arm(self._last_byte_at + self._timeouts.idle)
+            self._hold(data)
             return
-        if not self._streamed and not self._held:
-            self._arm(self._last_byte_at + self._timeouts.idle)
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._streams() and (self.reading.began or self._held_bytes > MAX_HELD_BYTES):
+        self._pass_on(self.reading.feed(data))
+        if self._answer is None and (self.reading.began or self._held_bytes > MAX_HELD_BYTES):
             self._first_byte()
             self._next_stage()
 
     def end(self) -> None:
         """The answer is complete as HTTP; whether it is as an answer, `reading` knows."""
+        self.reading.ended = True
         self._first_byte()
         if self._streams():
-            self.reading.end()
+            self._pass_on(self.reading.end())
         elif self._status == 200:  # noqa: PLR2004 the one status whose body is an answer
             self.reading.take_whole(b"".join(self._held))
-        self.reading.ended = True
         self._next_stage()
 
     def broken(self, reason: Break) -> None:
         """The answer will not be completed."""
         self.reading.broken_by = reason
+        if self._streams():
+            self._pass_on(self.reading.end())
         self._next_stage()
 
     # From the client's connection.
@@ -183,6 +182,16 @@ class Exchange:
         if not asked_for or (self._over() and not reading.began):
             return Failure("malformed")
         return None
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._answer is not None:
+            self._answer.send(data)
+        else:
+            self._hold(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
 
     def _streams(self) -> bool:
         return self._streamed and self._status == 200 and self._content_type.startswith("text/event-stream")  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""What one answer said, streamed or whole: whether it is complete, and what it used. No I/O."""
+"""What one answer said, streamed or whole: if it is complete, what it used, what the client gets of it. No I/O."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,7 +9,9 @@ from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.relay import tally
 from gateway.relay.endings import Break
+from gateway.relay.events import Events
 from gateway.relay.scanner import Scanner
+from gateway.relay.unasked import Unasked
 
 # About four bytes of English text are a token; used only where an engine generated and did not say how much.
 BYTES_PER_TOKEN = 4
@@ -27,24 +29,46 @@ class Outcome:
 
 
 class Reading:
-    """Facts of one answer. `ended`: the body is complete as HTTP; `broken_by`: why it never will be."""
+    """One answer. `ended`: the body is complete as HTTP; `broken_by`: why it never will be.
 
-    __slots__ = ("_answer", "_scanner", "broken_by", "call", "ended")
+    `at_boundary`: once a stream is over, whether what the client got of it ends with an event. `unasked` takes out of a
+    stream what the client did not ask for; None where it gets all.
+    """
 
-    def __init__(self, call: Call, *, engine: str) -> None:
+    __slots__ = ("_answer", "_events", "_scanner", "_unasked", "at_boundary", "broken_by", "call", "ended")
+
+    def __init__(self, call: Call, *, engine: str, unasked: Unasked | None = None) -> None:
         self.ended = False
         self.broken_by: Break | None = None
+        self.at_boundary = True
         self.call = call
+        self._events = Events()
         self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
+        self._unasked = unasked
         self._answer: dict[str, Any] | None = None
 
-    def feed(self, data: bytes) -> None:
-        """Take in the next bytes of a stream."""
-        self._scanner.feed(data)
+    def feed(self, data: bytes) -> bytes:
+        """Take in the next bytes of a stream, and return those that the client gets now."""
+        events = self._events.feed(data)
+        for event in events:
+            self._scanner.event(event)
+        if self._unasked is not None:
+            data = b"".join([self._unasked.event(event) for event in events])
+        if self._events.overflowed:
+            data += self._give_up()
+        return data
 
-    def end(self) -> None:
-        """A stream has ended."""
-        self._scanner.end()
+    def end(self) -> bytes:
+        """Return what is left for the client. A last event without its blank line counts, one that was cut does not."""
+        fragment = self._events.pending
+        if self.ended and fragment:
+            self._scanner.event(fragment)
+        if self._unasked is None:
+            self.at_boundary = self._events.at_boundary
+            return b""
+        shown = self._unasked.shown(fragment)
+        self.at_boundary = not shown
+        return self._unasked.end() + shown
 
     def take_whole(self, body: bytes) -> None:
         """Take in the whole body of an answer that is not streamed."""
@@ -66,17 +90,12 @@ class Reading:
         return self._answer is not None or self._scanner.events > self._scanner.done
 
     @property
-    def at_boundary(self) -> bool:
-        """Whether the stream's bytes so far end with an event."""
-        return self._scanner.at_boundary
-
-    @property
     def whole(self) -> bool:
         """Whether the client needs no further sign: the answer is complete, or the engine said that it is not."""
         scanner = self._scanner
         if self._answer is not None or scanner.error is not None or scanner.done:
             return True
-        return self.ended and (scanner.complete or scanner.overflowed)
+        return self.ended and (scanner.complete or self._events.overflowed)
 
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
@@ -87,11 +106,17 @@ class Reading:
         if usage is not None:
             return Outcome(ending, usage, None)
         missing: Missing = "not_reported"
-        if self._scanner.overflowed:
+        if self._events.overflowed:
             missing = "event_too_large"
         elif ending != "ok":
             missing = "client_gone" if client_gone else "engine_died"
         return Outcome(ending, self._estimate(), missing)
+
+    def _give_up(self) -> bytes:
+        """Relay an event that is too large to be understood as it comes, and all that follows."""
+        held = b"" if self._unasked is None else self._unasked.end() + self._events.pending
+        self._unasked, self._events.pending = None, b""
+        return held
 
     def _reported(self) -> Usage | None:
         if self._answer is not None:

@@ -34,6 +34,7 @@ class Pool:
         self.timeouts = entry.timeouts
         self.health = entry.health
         self.replicas = tuple(Replica(replica, entry) for replica in entry.replicas)
+        self.tells_usage = True  # until an engine refuses to be asked for it
         self._chance = chance
 
     def lend(self, *, tried: Collection[Replica] = ()) -> Loan:

@@ -12,18 +12,9 @@ class Replica:
     """
 
     __slots__ = (
-        "authorization",
-        "base_path",
-        "host",
-        "in_flight",
-        "name",
-        "port",
-        "served_name",
-        "tls",
-        "up",
-        "url",
-        "weight",
-    )
+        "authorization", "base_path", "fingerprint", "host", "in_flight", "name", "port", "served_name", "tls", "up",
+        "url", "weight",
+    )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
         url = urlsplit(entry.url)
@@ -38,6 +29,7 @@ class Replica:
         self.weight = entry.weight
         self.in_flight = 0
         self.up = True
+        self.fingerprint: bytes | None = None  # how its last stream named its build, as a JSON member
 
     @property
     def authority(self) -> str:

@@ -11,7 +11,7 @@ STREAM = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "str
 
 
 async def test_a_stream_under_way_ends_well(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
-    events = transcript(" a", " b", usage=(3, 2))
+    events = transcript(" a", " b")
     go_on = asyncio.Event()
     scripted_engine.answer(head(), chunked(events[0]), go_on, *map(chunked, events[1:]), LAST_CHUNK)
     door = await open_door(scripted_engine.url)

@@ -112,7 +112,7 @@ async def test_a_reset_after_done_loses_nothing(open_door: OpenDoor, scripted_en
     events = transcript(" a", usage=(3, 1))
     scripted_engine.answer(head(), *map(chunked, events), reset)
     door = await open_door(scripted_engine.url)
-    assert (await door.post(CHAT, ASK)).body == b"".join(events)
+    assert (await door.post(CHAT, ASK | {"stream_options": {"include_usage": True}})).body == b"".join(events)
     assert (await door.idle()).total("gateway_requests_total", outcome="ok") == 1
 
 

@@ -5,30 +5,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.calls.usage import Usage
-from gateway.relay import scanner as module
+from gateway.relay.events import MAX_EVENT_BYTES, Events
 from gateway.relay.scanner import Scanner
 from tests.transcripts import DONE, capture, chat, chat_role, error_event, event, transcript, usage_event
 
 STREAM = b"".join(transcript(" Hé\u2028llo", " \U0001f600", usage=(7, 2)))
 
 
-def scanned(*pieces: bytes, choices: int = 1, prompts: int = 1, summed: bool = False) -> Scanner:
-    scanner = Scanner(choices=choices, prompts=prompts, summed_usage=summed)
+class Watch:
+    """Events and a scanner, joined as a reading joins them."""
+
+    def __init__(self, *, choices: int = 1, prompts: int = 1) -> None:
+        self.events = Events()
+        self.told = Scanner(choices=choices, prompts=prompts)
+        self.kept = b""
+
+    def feed(self, data: bytes) -> None:
+        for one in self.events.feed(data):
+            self.kept += one
+            self.told.event(one)
+
+    def end(self) -> None:
+        if self.events.pending:
+            self.told.event(self.events.pending)
+
+
+def watched(*pieces: bytes, choices: int = 1, prompts: int = 1) -> Watch:
+    watch = Watch(choices=choices, prompts=prompts)
     for piece in pieces:
-        scanner.feed(piece)
-    scanner.end()
-    return scanner
+        watch.feed(piece)
+    watch.end()
+    assert watch.kept + watch.events.pending == b"".join(pieces)
+    return watch
 
 
-def facts(scanner: Scanner) -> tuple[object, ...]:
+def scanned(*pieces: bytes, choices: int = 1, prompts: int = 1) -> Scanner:
+    return watched(*pieces, choices=choices, prompts=prompts).told
+
+
+def facts(watch: Watch) -> tuple[object, ...]:
+    told = watch.told
     return (
-        scanner.events,
-        scanner.content_events,
-        scanner.done,
-        scanner.usage,
-        scanner.error,
-        scanner.complete,
-        scanner.at_boundary,
+        told.events,
+        told.content_events,
+        told.done,
+        told.usage,
+        told.error,
+        told.complete,
+        watch.events.at_boundary,
     )
 
 
@@ -36,11 +60,11 @@ def facts(scanner: Scanner) -> tuple[object, ...]:
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 def test_a_cut_at_every_byte_changes_nothing(ending: bytes, bom: bytes) -> None:
     stream = bom + STREAM.replace(b"\n", ending)
-    whole = facts(scanned(stream))
+    whole = facts(watched(stream))
     assert whole == (5, 2, True, Usage(prompt=7, completion=2), None, True, True)
     for cut in range(1, len(stream)):
-        assert facts(scanned(stream[:cut], stream[cut:])) == whole
-    assert facts(scanned(*(stream[i : i + 1] for i in range(len(stream))))) == whole
+        assert facts(watched(stream[:cut], stream[cut:])) == whole
+    assert facts(watched(*(stream[i : i + 1] for i in range(len(stream))))) == whole
 
 
 @st.composite
@@ -67,13 +91,13 @@ def streams(draw: st.DrawFn) -> bytes:
 def test_any_split_of_any_stream_tells_the_same(stream: bytes, data: st.DataObject) -> None:
     cuts = sorted({0, len(stream), *data.draw(st.lists(st.integers(0, len(stream)), max_size=12))})
     pieces = [stream[a:b] for a, b in pairwise(cuts)]
-    assert facts(scanned(*pieces)) == facts(scanned(stream))
+    assert facts(watched(*pieces)) == facts(watched(stream))
 
 
 @given(st.binary(max_size=200), st.data())
 def test_any_bytes_are_survived(junk: bytes, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(junk)))
-    assert facts(scanned(junk[:cut], junk[cut:])) == facts(scanned(junk))
+    assert facts(watched(junk[:cut], junk[cut:])) == facts(watched(junk))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +111,7 @@ def test_any_bytes_are_survived(junk: bytes, data: st.DataObject) -> None:
     ],
     ids=["done", "finish reason", "cut", "empty", "error"],
 )
-def test_a_stream_is_complete_by_done_or_by_its_finish_reasons(stream: list[bytes], complete: bool) -> None:  # noqa: FBT001
+def test_a_stream_is_complete_by_done_or_by_its_finish_reasons(stream: list[bytes], complete: bool) -> None:
     assert scanned(b"".join(stream)).complete is complete
 
 
@@ -114,10 +138,10 @@ def test_the_last_event_counts_without_its_blank_line() -> None:
         (b"\n\n", True),
     ],
 )
-def test_it_knows_whether_an_event_is_half_sent(sent: bytes, at_boundary: bool) -> None:  # noqa: FBT001
-    scanner = Scanner()
-    scanner.feed(sent)
-    assert scanner.at_boundary is at_boundary
+def test_it_knows_whether_an_event_is_half_sent(sent: bytes, at_boundary: bool) -> None:
+    events = Events()
+    events.feed(sent)
+    assert events.at_boundary is at_boundary
 
 
 def test_words_inside_content_fool_nobody() -> None:
@@ -128,16 +152,14 @@ def test_words_inside_content_fool_nobody() -> None:
     assert (told.usage, told.error, told.done, told.complete) == (None, None, False, False)
 
 
-def test_an_event_beyond_the_bound_ends_counting_and_keeps_memory_bounded() -> None:
-    scanner = Scanner()
+def test_an_event_beyond_the_bound_is_given_up() -> None:
+    events = Events()
     piece = b"x" * 2**20
-    for _ in range(module.MAX_EVENT_BYTES // len(piece) + 2):
-        scanner.feed(piece)
-    scanner.feed(usage_event(5, 3))
-    scanner.end()
-    assert scanner.overflowed
-    assert scanner.usage is None
-    assert not scanner.at_boundary
+    for _ in range(MAX_EVENT_BYTES // len(piece) + 2):
+        assert events.feed(piece) == []
+    assert events.overflowed
+    assert not events.at_boundary
+    assert events.feed(usage_event(5, 3)) == []
 
 
 def test_multi_line_data_is_one_event() -> None:

@@ -1,0 +1,61 @@
+"""Bytes of an SSE stream in, whole events out, each with the blank line that ends it. Never changes or drops a byte.
+
+Events are found at any split and with any line ending, as WHATWG HTML 9.2.6 has them. A network read carries no
+meaning: an event may come in many, or many in one.
+"""
+
+import re
+
+# What is kept of an event that is not at its end. Beyond it the stream is relayed but no longer understood.
+MAX_EVENT_BYTES = 8 * 2**20
+
+# Two line ends in a row. Atomic groups: a CRLF must never be read as two line ends.
+_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_LONGEST_BLANK_LINE = 4
+
+
+class Events:
+    """Splits one stream. `pending` is an event whose end has not come; `overflowed`: it was too large."""
+
+    __slots__ = ("overflowed", "pending")
+
+    def __init__(self) -> None:
+        self.pending = b""
+        self.overflowed = False
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the bytes so far end with an event (or are none): what follows starts a new one."""
+        return not self.overflowed and not self.pending.strip(b"\r\n")
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take in the next bytes and return the events that they complete."""
+        if self.overflowed:
+            return []
+        scanned = 0
+        if self.pending:
+            scanned = max(0, len(self.pending) + 1 - _LONGEST_BLANK_LINE)  # no blank line ends before
+            data = self.pending + data
+        elif data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:
+            return [data]  # what engines send: one event a read
+        events, start = [], 0
+        for boundary in _BLANK_LINE.finditer(data, scanned):
+            events.append(data[start : boundary.end()])
+            start = boundary.end()
+        self.pending = data[start:] if start else data
+        if len(self.pending) > MAX_EVENT_BYTES:
+            self.overflowed = True
+        return events
+
+
+def data_of(event: bytes) -> bytes:
+    """Return an event's data: the values of its `data` lines, joined by LF. Other fields and comments say nothing."""
+    if event.startswith(b"data: {") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return event[6:]  # one line; JSON does not mind the line ends behind it
+    values = []
+    for line in _LINE_END.split(event):
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            values.append(value.removeprefix(b" "))
+    return b"\n".join(values)
