@@ -2,9 +2,13 @@
 
 import asyncio
 
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 
 from gateway.errors import InvalidJson, RequestTooLarge
+from gateway.identity.header import MAX_TOKEN_CHARACTERS
+
+# A field of a request's head, name included: the longest token, and room for `Authorization: Bearer`.
+MAX_FIELD_BYTES = MAX_TOKEN_CHARACTERS + 64
 
 
 async def read_body(request: web.BaseRequest, *, limit: int, timeout_s: float) -> bytes:
@@ -19,7 +23,7 @@ async def read_body(request: web.BaseRequest, *, limit: int, timeout_s: float) -
         return content.read_nowait()
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
-    if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+    if _waits_for_leave(request) and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
         async with asyncio.timeout(timeout_s):
@@ -28,6 +32,11 @@ async def read_body(request: web.BaseRequest, *, limit: int, timeout_s: float) -
         raise InvalidJson(f"The body did not arrive within {timeout_s:g} s.") from None
     except (web.RequestPayloadError, web.PayloadAccessError, ValueError) as error:
         raise InvalidJson("The body is cut short or badly framed.") from error
+
+
+def _waits_for_leave(request: web.BaseRequest) -> bool:
+    """Whether the client sends the body only once told to; HTTP/1.0 knows no interim answers (RFC 9110, 10.1.1)."""
+    return request.headers.get("Expect", "").lower() == "100-continue" and request.version > HttpVersion10
 
 
 async def _read(request: web.BaseRequest, limit: int) -> bytes:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from gateway.errors import MethodNotAllowed, NotFound
+from gateway.incoming import MAX_FIELD_BYTES
 from gateway.models import ModelPages
 from gateway.pipeline import Path, Pipeline, identifying
 from gateway.relay.client import Answer, ClientConnection
@@ -35,6 +36,7 @@ class Listener(web.Server):
             auto_decompress=False,
             keepalive_timeout=_KEEP_ALIVE_S,
             lingering_time=_LINGER_S,
+            max_field_size=MAX_FIELD_BYTES,
         )
         self._pipeline = pipeline
         self._pages = pages

@@ -16,7 +16,7 @@ from gateway.config import Requests
 from gateway.errors import CONTENT_TYPE, BadRequest, Draining, InternalError, Refusal, Unauthorized
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.principal import Principal
-from gateway.incoming import read_body
+from gateway.incoming import MAX_FIELD_BYTES, read_body
 from gateway.relay.attempts import Attempts
 from gateway.relay.client import Answer, Header
 from gateway.relay.upstream import Upstream
@@ -73,7 +73,7 @@ class Pipeline:
         if self.draining:
             raise Draining("This gateway is restarting; send the call again.")
         principal = await self.authenticate(request, trail)
-        call = trail.call = await self._read_call(request, trail)
+        call = trail.call = await self._read_call(request, answer, trail)
         model = trail.model = self._catalog.resolve(call.model, principal)
         check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
         permit = await self._admission.admit(
@@ -133,7 +133,8 @@ class Pipeline:
         trail = Trail(self._new_id(), "other", self._clock)
         answer = Answer(request, now=trail.started)
         answer.close_after()
-        self._refuse(answer, trail, BadRequest("The request is not well-formed HTTP/1.1."))
+        message = f"The request is not well-formed HTTP/1.1, or a field of its head exceeds {MAX_FIELD_BYTES} bytes."
+        self._refuse(answer, trail, BadRequest(message))
         self._finish(answer, trail)
         return answer
 
@@ -155,10 +156,14 @@ class Pipeline:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self._all_done.wait()
 
-    async def _read_call(self, request: web.BaseRequest, trail: Trail) -> Call:
+    async def _read_call(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> Call:
         check_media_type(request.headers.get(hdrs.CONTENT_TYPE), request.headers.get(hdrs.CONTENT_ENCODING))
         began = self._clock.monotonic()
-        body = await read_body(request, limit=self._max_body, timeout_s=self._requests.body_timeout)
+        try:
+            body = await read_body(request, limit=self._max_body, timeout_s=self._requests.body_timeout)
+        except BadRequest:
+            answer.close_after()  # so that the client stops sending the rest
+            raise
         trail.body_wait_s = self._clock.monotonic() - began
         return parse("chat" if trail.endpoint == "chat" else "completions", body, requests=self._requests)
 
