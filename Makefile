@@ -21,7 +21,6 @@ check: install  ## format, lint, types, import order
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.structure
 
 format: install  ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -145,10 +145,8 @@ def test_it_knows_whether_an_event_is_half_sent(sent: bytes, at_boundary: bool) 
 
 
 def test_words_inside_content_fool_nobody() -> None:
-    fake = chat(
-        '{"usage": {"prompt_tokens": 1, "completion_tokens": 1}, "error": {"x": 1}, "finish_reason": "stop"} data: [DONE]\n\n'
-    )
-    told = scanned(fake)
+    usage, rest = '"usage": {"prompt_tokens": 1, "completion_tokens": 1}', '"error": {"x": 1}, "finish_reason": "stop"'
+    told = scanned(chat(f"{{{usage}, {rest}}} data: [DONE]\n\n"))
     assert (told.usage, told.error, told.done, told.complete) == (None, None, False, False)
 
 
