@@ -45,8 +45,8 @@ class Listen(_Section):
     def _parse(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
-        host, _, port = value.rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 the largest TCP port
+        host, colon, port = value.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 the largest TCP port
             raise ValueError(f"expected host:port such as 0.0.0.0:8080, got {value!r}")
         return {"host": host.strip("[]") or "0.0.0.0", "port": int(port)}  # noqa: S104 what ":8080" asks for
 
@@ -82,9 +82,12 @@ class Claims(_Section):
     @classmethod
     def _compiles(cls, expression: str) -> str:
         try:
-            jmespath.compile(expression)
-        except jmespath.exceptions.JMESPathError as error:
+            # Compiling alone does not tell of functions that do not exist; searching fails for want of claims, too.
+            jmespath.compile(expression).search({})
+        except (jmespath.exceptions.ParseError, jmespath.exceptions.UnknownFunctionError) as error:
             raise ValueError(f"not a JMESPath expression: {str(error).splitlines()[0]}") from error
+        except (ValueError, TypeError, ArithmeticError):
+            pass
         return expression
 
 
@@ -112,6 +115,10 @@ class Issuer(_Section):
         return self
 
 
+# Who signs with the development key.
+DEVELOPMENT_ISSUER = "gateway-development"
+
+
 class Auth(_Section):
     """Who may call."""
 
@@ -125,6 +132,8 @@ class Auth(_Section):
         names = [issuer.issuer for issuer in self.issuers]
         if len(set(names)) != len(names):
             raise ValueError("issuers: the same issuer stands here twice")
+        if DEVELOPMENT_ISSUER in names:
+            raise ValueError(f"issuers: {DEVELOPMENT_ISSUER!r} is the name of development_key's own issuer")
         return self
 
 

@@ -16,6 +16,7 @@ from gateway.config import Requests
 from gateway.errors import CONTENT_TYPE, BadRequest, Draining, InternalError, Refusal, Unauthorized
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.principal import Principal
+from gateway.identity.refused import reason_of
 from gateway.incoming import MAX_FIELD_BYTES, read_body
 from gateway.relay.attempts import Attempts
 from gateway.relay.client import Answer, Header
@@ -107,7 +108,7 @@ class Pipeline:
         try:
             trail.principal = await self._authenticator.authenticate(request.headers.getall(hdrs.AUTHORIZATION, ()))
         except Unauthorized as refusal:
-            self._metrics.auth_failure(refusal.code)
+            self._metrics.auth_failure(reason_of(refusal))
             raise
         return trail.principal
 

@@ -20,7 +20,7 @@ from jwt.algorithms import ECAlgorithm
 from gateway import config
 from gateway.identity.keys import KeySetUnusable
 
-ISSUER = "gateway-development"
+ISSUER = config.DEVELOPMENT_ISSUER
 _ALGORITHM = "ES256"
 
 

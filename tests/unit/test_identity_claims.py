@@ -85,7 +85,6 @@ def test_models_that_are_no_list_of_names_are_refused(value: object) -> None:
         ("ceil(a)", math.inf),
         ("sum(a)", [10**400, 0.5]),
         ("contains('text', a)", 5),
-        ("nonsense(a)", "x"),
     ],
 )
 def test_an_expression_that_fails_on_these_claims_is_a_refusal(expression: str, value: object) -> None:

@@ -1,0 +1,150 @@
+"""What config.yaml may say, and how a mistake in it is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway import configfile, units
+from gateway.configfile import BadConfig
+
+GOOD: dict[str, Any] = {
+    "auth": {"issuers": [{"issuer": "https://id.example.com"}]},
+    "models": {"m": {"pool": "p"}},
+    "pools": {"p": {"replicas": ["http://10.0.0.1:8000"]}},
+}
+
+
+def problems(text: str, **environment: str) -> list[str]:
+    with pytest.raises(BadConfig) as bad:
+        configfile.parse(text, environment=environment)
+    return bad.value.problems
+
+
+def changed(path: str, value: Any) -> str:
+    """Return GOOD as YAML with the value at `a.b.c` replaced."""
+    tree = yaml.safe_load(yaml.safe_dump(GOOD))
+    *parents, last = path.split(".")
+    node = tree
+    for name in parents:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return str(yaml.safe_dump(tree))
+
+
+def test_the_least_that_is_needed_has_safe_defaults() -> None:
+    config = configfile.parse(yaml.safe_dump(GOOD))
+    assert config.admin.listen.host == "127.0.0.1"
+    assert [rule.name for rule in config.limits.plans[config.limits.fallback_plan]] == [
+        "key-requests",
+        "key-tokens",
+        "key-concurrency",
+        "tenant-month",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "says"),
+    [
+        ("server.lissten", ":80", "server.lissten: is not a key of this section"),
+        ("server.listen", "80", "server.listen: expected host:port such as 0.0.0.0:8080, got '80'"),
+        ("server.workers", 4, "server.workers: "),
+        ("server.max_body", 20, "server.max_body: expected a size such as 512KiB or 20MiB, got 20"),
+        ("server.drain_timeout", "30", "server.drain_timeout: expected a duration such as 500ms, 30s"),
+        ("auth.issuers", [], "auth: needs at least one entry in issuers"),
+        ("auth.issuers", [{"issuer": "uni-identity"}], "auth.issuers[0]: jwks: needed"),
+        ("auth.issuers", [{"issuer": "https://a", "algorithms": ["HS256"]}], "auth.issuers[0].algorithms[0]: "),
+        (
+            "auth.issuers",
+            [{"issuer": "https://a", "claims": {"tenant": "org_id |"}}],
+            "auth.issuers[0].claims.tenant: not a JMESPath expression",
+        ),
+        (
+            "auth.issuers",
+            [{"issuer": "https://a", "claims": {"tenant": "nonsense(org_id)"}}],
+            "auth.issuers[0].claims.tenant: not a JMESPath expression",
+        ),
+        ("auth.issuers", [{"issuer": "gateway-development", "jwks": "/k"}], "auth: issuers: 'gateway-development' is"),
+        ("limits.store", "mongodb://x", "limits.store: "),
+        ("limits.default_plan", "gold", "limits: default_plan: there is no plan 'gold'; plans: standard"),
+        ("limits.plans.a", [{"name": "x", "window": "1m"}], "limits.plans.a[0]: expected exactly one of requests"),
+        ("limits.plans.a", [{"name": "x", "requests": 1}], "limits.plans.a[0]: window: needed with requests"),
+        ("limits.plans.a", [{"name": "x", "concurrent": 1, "window": "1m"}], "limits.plans.a[0]: window: needed"),
+        ("limits.tenants", {"acme": {"plan": "gold"}}, "limits: tenants.acme.plan: there is no plan 'gold'"),
+        (
+            "limits.tenants",
+            {"acme": {"keys": {"k": {"override": {"key-requests": {"tokens": 5}}}}}},
+            "limits: tenants.acme.keys.k.override.key-requests: the rule does not limit tokens",
+        ),
+        ("models.m.pool", "q", "models.m.pool: there is no pool 'q'; pools: p"),
+        ("models.n", {"pool": "p", "aliases": ["m"]}, "models.n.aliases: 'm' already means 'm'"),
+        ("pools.p.replicas", [], "pools.p.replicas: "),
+        ("pools.p.replicas", ["http://a", "http://a"], "pools.p.replicas: the same URL stands here twice"),
+        ("pools.p.api_key", "${NOPE}", "pools.p.api_key: ${NOPE} is not set in the environment"),
+        ("pools.p.api_key", "${file:/nope}", "pools.p.api_key: ${file:/nope} cannot be read"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(path: str, value: Any, says: str) -> None:
+    assert any(problem.startswith(says) for problem in problems(changed(path, value))), problems(changed(path, value))
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    tree = GOOD | {"server": {"a": 1}, "admin": {"b": 2}}
+    assert [problem.split(":")[0] for problem in problems(yaml.safe_dump(tree))] == ["server.a", "admin.b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [", "is not YAML"),
+        ("", "is empty or not a mapping"),
+        ("- 1", "is empty or not a mapping"),
+        ("models: {m: {pool: p}, m: {pool: q}}", "the key 'm' stands twice"),
+        ("? [a]\n: 1", "a key must be plain text"),
+    ],
+)
+def test_what_is_not_a_config_at_all(text: str, says: str) -> None:
+    assert says in problems(text)[0]
+
+
+def test_secrets_come_from_the_environment_and_from_files_and_are_never_shown(tmp_path: Path) -> None:
+    secret = tmp_path / "key"
+    secret.write_text("from-file\n")
+    text = changed("pools.p.api_key", f"${{A}}-${{file:{secret}}}")
+    config = configfile.parse(text, environment={"A": "from-env"})
+    key = config.pools["p"].api_key
+    assert key is not None
+    assert key.get_secret_value() == "from-env-from-file"
+    assert "from-" not in repr(config)
+
+
+@pytest.mark.parametrize("written", ["1e+06", "1000000.0", "1000000", "1.0e6"])
+def test_integers_may_come_as_helm_renders_them(written: str) -> None:
+    text = changed("metrics.max_tenants", "HERE").replace("HERE", written)
+    assert configfile.parse(text).metrics.max_tenants == 1_000_000
+
+
+@pytest.mark.parametrize("written", ["1.5", "true", "'12'", "null", "-1", "1e400"])
+def test_what_is_no_integer_is_refused(written: str) -> None:
+    assert problems(changed("metrics.max_tenants", "HERE").replace("HERE", written))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("100ms", 0.1), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("400d", 34_560_000)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert units.seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("name", ["4e2", "on", "1.10", "a/b.c"])
+def test_quoted_names_stay_names(name: str) -> None:
+    tree = GOOD | {"models": {name: {"pool": "p"}}}
+    assert list(configfile.parse(yaml.safe_dump(tree)).models) == [name]
+
+
+def test_the_file_is_found_where_it_was_said(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    assert configfile.find(path) == path
+    with pytest.raises(BadConfig, match="cannot be read"):
+        configfile.load(path)
