@@ -1,6 +1,7 @@
 """The `gateway` command. Errors go to stderr and say what, where and what to do; exit codes are 0, 1 and 2."""
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Coroutine
@@ -23,6 +24,9 @@ from gateway.telemetry.writer import LineWriter
 
 FAILED = 1
 BAD_CONFIG = 2
+
+# Some hundred calls' worth; Python's own 700 is less than two.
+_NEW_OBJECTS_BEFORE_COLLECTING = 20_000
 
 _config_option = click.option(
     "--config",
@@ -134,10 +138,21 @@ async def _serve(settings: Config) -> None:
     try:
         door = Gateway(settings, writer)
         await door.start()
+        _collect_less()
         await _until_told_to_stop()
         await door.stop()
     finally:
         writer.close()
+
+
+def _collect_less() -> None:
+    """Let the cycle collector look seldom, and never at what lives as long as the process.
+
+    Calls leave hardly any cycles, but make objects enough to start it several times each: that took 15 % of their CPU.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS_BEFORE_COLLECTING, 20, 20)
 
 
 async def _until_told_to_stop() -> None:
