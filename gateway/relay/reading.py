@@ -35,7 +35,17 @@ class Reading:
     stream what the client did not ask for; None where it gets all.
     """
 
-    __slots__ = ("_answer", "_events", "_scanner", "_unasked", "at_boundary", "broken_by", "call", "ended")
+    __slots__ = (
+        "_answer",
+        "_events",
+        "_scanner",
+        "_tells_first_only",
+        "_unasked",
+        "at_boundary",
+        "broken_by",
+        "call",
+        "ended",
+    )
 
     def __init__(self, call: Call, *, engine: str, unasked: Unasked | None = None) -> None:
         self.ended = False
@@ -45,6 +55,8 @@ class Reading:
         self._events = Events()
         self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
         self._unasked = unasked
+        # Of a whole answer with several choices llama.cpp tells what the first took; of a stream it tells all.
+        self._tells_first_only = engine == "llamacpp" and call.choices > 1
         self._answer: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> bytes:
@@ -119,16 +131,25 @@ class Reading:
         return held
 
     def _reported(self) -> Usage | None:
-        if self._answer is not None:
-            return tally.read(self._answer.get("usage"))
-        return self._scanner.usage
+        if self._answer is None:
+            return self._scanner.usage
+        return None if self._tells_first_only else tally.read(self._answer.get("usage"))
 
     def _estimate(self) -> Usage:
-        """The prompt was read; of what was generated, count the events, or the text of a whole answer."""
-        generated = self._scanner.content_events
+        """The prompt was read; of what was generated, count the events, or the text of a whole answer.
+
+        Where the tokens of the first choice are known, the others have as many for their text.
+        """
+        prompt, generated = self.call.input_tokens, self._scanner.content_events
         if self._answer is not None:
-            generated = -(-sum(_text_bytes(choice) for choice in self._answer["choices"]) // BYTES_PER_TOKEN)
-        return Usage(prompt=self.call.input_tokens, completion=generated, source="estimated")
+            first, *others = [_text_bytes(choice) for choice in self._answer["choices"]] or [0]
+            told = tally.read(self._answer.get("usage"))
+            generated = -(-(first + sum(others)) // BYTES_PER_TOKEN)
+            if told is not None and first:
+                generated = told.completion - (-sum(others) * told.completion // first)
+            if told is not None and self.call.prompts == 1:
+                prompt = told.prompt
+        return Usage(prompt=prompt, completion=generated, source="estimated")
 
 
 def _text_bytes(choice: object) -> int:
