@@ -117,9 +117,14 @@ class _Connection(asyncio.Protocol):
         self._transport.write(data)
 
 
+async def listen(port: int) -> asyncio.Server:
+    """Listen on a port of this machine, 0 for a free one."""
+    return await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port, backlog=_BACKLOG)
+
+
 async def _serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port, backlog=_BACKLOG)
-    await server.serve_forever()
+    async with await listen(port) as server:
+        await server.serve_forever()
 
 
 if __name__ == "__main__":

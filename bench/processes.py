@@ -18,9 +18,15 @@ def cores() -> tuple[set[int], set[int]]:
     return {first}, set(others) or {first}
 
 
-def pin(to: set[int]) -> None:
-    """Let this process run on these cores only."""
-    os.sched_setaffinity(0, to)
+@contextmanager
+def pinned(on: set[int]) -> Iterator[None]:
+    """Keep this process, and all that it starts meanwhile, on these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, on)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def free_port() -> int:
@@ -32,13 +38,9 @@ def free_port() -> int:
 @contextmanager
 def running(command: Sequence[str], *, on: set[int], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command on the cores `on`, its output in the file `log`."""
-    ours = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, on)  # inherited, by threads too: set on the child it would miss those already started
-    try:
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=_ROOT)
-    finally:
-        os.sched_setaffinity(0, ours)
+    # Set before the start and inherited: set on the child it would miss threads that were started already.
+    with pinned(on), log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=_ROOT)
     try:
         yield process
     finally:

