@@ -79,7 +79,7 @@ class Reading:
             self.at_boundary = self._events.at_boundary
             return b""
         shown = self._unasked.shown(fragment)
-        self.at_boundary = not shown
+        self.at_boundary = not shown.strip(b"\r\n")
         return self._unasked.end() + shown
 
     def take_whole(self, body: bytes) -> None:

@@ -18,6 +18,7 @@ from gateway.routing.replica import Replica
 # A usage object in compact JSON: numbers, nulls and at most one level of details; it holds no strings but keys.
 _RUNNING = re.compile(rb',"usage":(?:\{(?:[^{}]|\{[^{}]*\})*\}|null)')
 _VALUE = re.compile(rb'(?<=,"usage":)\{(?:[^{}]|\{[^{}]*\})*\}')
+_MEMBER = b',"usage"'
 _NO_CHOICES = b'"choices":[]'
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
 # What moves to the added event, and must be put back at the end of the one with the finish reason.
@@ -87,9 +88,12 @@ class Unasked:
         return ready
 
     def shown(self, fragment: bytes) -> bytes:
-        """Return what the client gets of an event that was cut."""
-        usage = fragment.find(b',"usage"')
-        return fragment if usage < 0 else fragment[:usage]
+        """Return what the client gets of an event that was cut: all before a usage, or before what may become one."""
+        usage = fragment.find(_MEMBER)
+        if usage >= 0:
+            return fragment[:usage]
+        begun = next((n for n in range(len(_MEMBER) - 1, 0, -1) if fragment.endswith(_MEMBER[:n])), 0)
+        return fragment[: len(fragment) - begun]
 
     def _total(self, event: bytes) -> bytes:
         ready, self._held = self._held, b""
