@@ -49,6 +49,7 @@ class Exchange:
         self._connection: Connection | None = None
         self._status = 0
         self._content_type = ""
+        self._encoded = False
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._answer: Answer | None = None
@@ -117,6 +118,7 @@ class Exchange:
         """Take the answer's status and content type; no other field of an engine reaches the client."""
         self._status = status
         self._content_type = headers.get(b"content-type", b"").decode("latin-1")
+        self._encoded = headers.get(b"content-encoding", b"identity") != b"identity"
 
     def body(self, data: bytes) -> None:
         """Relay the next bytes, or hold them while the answer cannot be judged yet."""
@@ -179,7 +181,8 @@ class Exchange:
         if self._status != 200:  # noqa: PLR2004 the seeds know no other success
             return judge(self._status, b"".join(self._held))
         asked_for = self._streams() if self._streamed else reading.is_answer
-        if not asked_for or (self._over() and not reading.began):
+        # We accept no encoding: what comes encoded all the same can be neither counted nor labelled for the client.
+        if not asked_for or self._encoded or (self._over() and not reading.began):
             return Failure("malformed")
         return None
 

@@ -10,7 +10,20 @@ import pytest
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Handler, ScriptedEngine, script
 from tests.envelope import BAD_REQUEST, SERVER_ERROR, error_of
-from tests.transcripts import DONE, answer, chat, chat_role, dumps, head, http, serve_capture, sse, transcript
+from tests.transcripts import (
+    DONE,
+    LAST_CHUNK,
+    answer,
+    chat,
+    chat_role,
+    chunked,
+    dumps,
+    head,
+    http,
+    serve_capture,
+    sse,
+    transcript,
+)
 
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 TOO_LONG = "context_length_exceeded"
@@ -180,6 +193,7 @@ NOT_A_STREAM: dict[str, bytes] = {
     "empty": sse([]),
     "only done": sse([DONE]),
     "only comments": sse([b": ping\n\n", b":\n\n"]),
+    "encoded": head(headers=[("content-encoding", "br")]) + b"".join(map(chunked, EVENTS)) + LAST_CHUNK,
     "half an event": sse([b": ping\n\n", EVENTS[0][:4]]),
 }
 NOT_WHOLE: dict[str, bytes] = {
@@ -190,6 +204,7 @@ NOT_WHOLE: dict[str, bytes] = {
     "garbage behind": http(WHOLE + b"x"),
     "list": http(b"[" + WHOLE + b"]"),
     "error": http(dumps({"error": {"message": "canary"}})),
+    "encoded": http(WHOLE, headers=[("content-encoding", "gzip")]),
     "no choices": http(dumps({"id": "x", "object": "chat.completion"})),
 }
 
