@@ -91,7 +91,7 @@ class Door:
     async def logged(self, calls: int) -> list[str]:
         """Wait until that many calls left a line in the access log; return all lines."""
         async with asyncio.timeout(DEADLINE_S):
-            while sum('"inference_id"' in line for line in self.lines) < calls:  # noqa: ASYNC110 a thread writes them
+            while sum('"inference_id"' in line for line in self.lines) < calls:
                 await asyncio.sleep(0.01)
         return self.lines
 
@@ -131,7 +131,7 @@ class Samples:
 
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of all samples of that name whose labels include these."""
-        return sum(s.value for s in self._samples if s.name == name and labels.items() <= s.labels.items())
+        return float(sum(s.value for s in self._samples if s.name == name and labels.items() <= s.labels.items()))
 
 
 OpenDoor = Callable[..., Awaitable[Door]]

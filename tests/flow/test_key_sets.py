@@ -98,13 +98,13 @@ def garbage(serial: int) -> str:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 what is awaited happens behind a socket
+        while not condition():
             await asyncio.sleep(0.005)
 
 
 async def until_refused(gw: Gateway, token: str) -> None:
     async with asyncio.timeout(5):
-        while await outcome(gw.call(token)) == "user-1":  # noqa: ASYNC110 as above
+        while await outcome(gw.call(token)) == "user-1":
             await asyncio.sleep(0.005)
 
 

@@ -99,7 +99,7 @@ async def slow() -> AsyncIterator[Running]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 the engine's counts are plain numbers
+        while not condition():
             await asyncio.sleep(0.001)
 
 
