@@ -18,7 +18,9 @@ from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
 from tests.identity_provider import key_set, signing_key
 
-NOW = SystemClock().now()
+
+def now() -> float:
+    return SystemClock().now()
 
 
 @asynccontextmanager
@@ -48,9 +50,9 @@ def test_the_key_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> 
 async def test_a_signed_token_authenticates_offline(tmp_path: Path) -> None:
     path = tmp_path / "key.pem"
     key = development.load_or_create(path)
-    token = development.sign(key, tenant="acme", key_id="key-1", plan="gold", ttl_s=60, now=NOW)
-    plain = development.sign(key, tenant="acme", key_id="key-2", plan=None, ttl_s=60, now=NOW)
-    old = development.sign(key, tenant="acme", key_id="key-2", plan=None, ttl_s=60, now=NOW - 3600)
+    token = development.sign(key, tenant="acme", key_id="key-1", plan="gold", ttl_s=60, now=now())
+    plain = development.sign(key, tenant="acme", key_id="key-2", plan=None, ttl_s=60, now=now())
+    old = development.sign(key, tenant="acme", key_id="key-2", plan=None, ttl_s=60, now=now() - 3600)
     async with authenticator(config.Auth(development_key=str(path))) as gateway:
         gateway.start()
         assert await gateway.authenticate([f"Bearer {token}"]) == Principal("acme", "key-1", plan="gold")
@@ -62,7 +64,7 @@ async def test_development_tokens_are_strangers_where_no_development_key_is_conf
     keys = tmp_path / "keys.json"
     keys.write_bytes(key_set(signing_key("k1", "ES256")))
     key = development.load_or_create(tmp_path / "key.pem")
-    token = development.sign(key, tenant="acme", key_id="key-1", plan=None, ttl_s=60, now=NOW)
+    token = development.sign(key, tenant="acme", key_id="key-1", plan=None, ttl_s=60, now=now())
     async with authenticator(config.Auth(issuers=(config.Issuer(issuer="idp", jwks=str(keys)),))) as gateway:
         assert await reason(gateway, token) == "issuer"
 
@@ -70,7 +72,7 @@ async def test_development_tokens_are_strangers_where_no_development_key_is_conf
 async def test_another_development_key_is_not_ours(tmp_path: Path) -> None:
     development.load_or_create(tmp_path / "ours.pem")
     theirs = development.load_or_create(tmp_path / "theirs.pem")
-    token = development.sign(theirs, tenant="acme", key_id="key-1", plan=None, ttl_s=60, now=NOW)
+    token = development.sign(theirs, tenant="acme", key_id="key-1", plan=None, ttl_s=60, now=now())
     async with authenticator(config.Auth(development_key=str(tmp_path / "ours.pem"))) as gateway:
         assert await reason(gateway, token) == "key"
 
