@@ -1,7 +1,7 @@
 """The composition root: every part is made here, started in order and stopped in reverse."""
 
 import asyncio
-import logging
+import os
 import random
 import secrets
 from contextlib import AsyncExitStack
@@ -31,8 +31,6 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.tenants import TenantLabels
 from gateway.telemetry.writer import LineWriter
-
-_log = logging.getLogger(__name__)
 
 # Connections that wait to be accepted: a burst of clients must not be refused because one turn of the loop was long.
 _BACKLOG = 1024
@@ -164,6 +162,10 @@ async def _listen(runner: web.BaseRunner, address: config.Listen, *, key: str) -
     try:
         await site.start()
     except OSError as error:
-        raise CannotListen(f"{key}: cannot listen on {address.host}:{address.port}: {error.strerror}") from error
+        # Not its own text, in which asyncio tells the address again; a name that is not resolved has a negative number.
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        place = f"{address.host}:{address.port}"
+        advice = f"Set {key} to an address of this machine that is free."
+        raise CannotListen(f"{key}: cannot listen on {place}: {why}. {advice}") from error
     # With port 0 the system chose one; the runner's addresses tell which.
     return site, int(runner.addresses[0][1])

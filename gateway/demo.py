@@ -53,13 +53,13 @@ async def run_demo(until_told_to_stop: Callable[[], Awaitable[None]]) -> None:
         first, second = [await engine.start() for engine in engines]
         settings = configfile.parse(_CONFIG.format(key=key, model=MODEL, first=first, second=second), source="demo")
         logs.configure(settings.logging, writer)
+        writer.start()
         try:
             door = Gateway(settings, writer)
             port, admin_port = await door.start()
             now = SystemClock().now()
             token = development.sign(signing, tenant="demo", key_id="demo-key", plan=None, ttl_s=TOKEN_TTL_S, now=now)
             click.echo(_WELCOME.format(token=token, port=port, model=MODEL, admin_port=admin_port))
-            writer.start()
             await until_told_to_stop()
             await door.stop()
         finally:
