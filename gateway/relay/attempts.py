@@ -78,10 +78,11 @@ class Attempts:
             Draining: the gateway stopped before one did.
         """
         failures: list[Failure] = []
+        asks = True
         while loan := self._lend(failures):
             with loan as replica:
                 self.tried.append(replica)
-                asked = self._asking(replica)
+                asked = self._asking(replica) if asks else None
                 body = self._body_for(replica, asked)
                 message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.headers)
                 reading = self._reading(replica, asked)
@@ -91,6 +92,8 @@ class Attempts:
                     verdict = await self._begin(exchange, message)
                     self._observe(replica, verdict)
                     if verdict is None:
+                        if not asks:  # asking was all that was wrong with it
+                            self._model.pool.tells_usage = False
                         await self._relay(exchange, request, answer, headers)
                         return
                     self._exchange = None
@@ -98,8 +101,8 @@ class Attempts:
                         failures.append(verdict)
                     elif asked is None or _USAGE_OPTIONS not in verdict.message:
                         raise verdict
-                    else:  # this engine does not know what we asked on the client's behalf: ask no more
-                        self._model.pool.tells_usage = False
+                    else:  # perhaps for what we asked on the client's behalf: once more without
+                        asks = False
                         self.tried.remove(replica)
         raise refusal_of(failures)
 

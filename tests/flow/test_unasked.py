@@ -86,6 +86,20 @@ async def test_an_engine_that_refuses_to_be_asked_is_not_asked_again(
     assert samples.total("gateway_requests_total", outcome="ok") == 2
 
 
+async def test_a_call_that_an_engine_refuses_either_way_does_not_stop_the_asking(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    quoting = b'{"error":{"message":"user: not a string: stream_options","type":"x","param":null,"code":400}}'
+    for _ in range(2):
+        scripted_engine.answer(http(quoting, status="400 Bad Request"))
+    scripted_engine.answer(sse(transcript(" a")))
+    door = await open_door(scripted_engine.url)
+    ask = {"model": "tiny", "stream": True, **PROMPTS["chat"]}
+    assert (await door.post(CHAT, ask)).status == 400
+    assert (await door.post(CHAT, ask)).status == 200
+    assert ["stream_options" in request.json() for request in scripted_engine.requests] == [True, False, True]
+
+
 async def test_a_clients_own_bad_stream_options_are_its_own_fault(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
