@@ -4,8 +4,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import uvloop
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.engines", "tests.llamacpp", "tests.doors"]
+
+# How long an example takes says more about the machine than about us: under load, good tests failed by it.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
