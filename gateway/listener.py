@@ -14,7 +14,7 @@ from gateway.incoming import MAX_FIELD_BYTES
 from gateway.models import ModelPages
 from gateway.pipeline import Path, Pipeline, identifying
 from gateway.relay.client import Answer, ClientConnection
-from gateway.telemetry.outcome import Endpoint
+from gateway.telemetry.record import Endpoint
 from gateway.trail import Trail
 
 _MODEL = "/v1/models/"

@@ -24,7 +24,7 @@ from gateway.relay.upstream import Upstream
 from gateway.routing.catalog import Catalog
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.outcome import Endpoint
+from gateway.telemetry.record import Endpoint
 from gateway.trail import Trail
 
 _log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Pipeline:
         except Refusal as refusal:
             self._refuse(answer, trail, refusal)
         except Exception:  # noqa: BLE001 the one place: whatever it was, the client gets a 500 and the log the rest
-            _log.exception("call %s met a defect", trail.inference_id)
+            _log.exception("a call met a defect", extra={"inference_id": trail.inference_id})
             self._refuse(answer, trail, InternalError("An internal error happened; quote the INFERENCE-ID to support."))
         finally:
             self._finish(answer, trail)

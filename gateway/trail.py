@@ -7,7 +7,7 @@ from gateway.identity.principal import Principal
 from gateway.relay.attempts import Attempts
 from gateway.relay.reading import Outcome
 from gateway.routing.catalog import Model
-from gateway.telemetry.outcome import CallRecord, Ending, Endpoint
+from gateway.telemetry.record import CallRecord, Ending, Endpoint
 
 # nginx's word for it: the client closed its connection before it had the answer.
 CLIENT_CLOSED_REQUEST = 499
@@ -48,7 +48,6 @@ class Trail:
             model=model.name if model else None,
             tenant=principal.tenant if principal else None,
             key=principal.key if principal else None,
-            plan=principal.plan if principal else None,
             status=self.status,
             ending=self._ending(),
             stream=self.call is not None and self.call.stream,
@@ -66,6 +65,8 @@ class Trail:
 
     def _ending(self) -> Ending:
         if self.refusal is not None:
+            if self.status != self.refusal.status:
+                return "broken"  # it came while an answer was under way, and cut it
             engines_fault = isinstance(self.refusal, UpstreamFailed | NoReplicaAvailable | Overloaded)
             return "upstream_failed" if engines_fault else "refused"
         if self.outcome is not None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gateway import config
 from gateway.calls.usage import Usage
 from gateway.telemetry.lines import NULL, formatter, quoted, time
-from gateway.telemetry.outcome import CallRecord
+from gateway.telemetry.record import CallRecord
 
 # Of the line's fields, those that tell a call's usage.
 _TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "usage_source")
@@ -15,7 +15,7 @@ class AccessLog:
     """Hands `write` one line for each call; `write` must neither wait nor fail (`LineWriter.write`)."""
 
     def __init__(self, logging: config.Logging, write: Callable[[str], object]) -> None:
-        called = ("time", "inference_id", "endpoint", "model", "tenant", "key", "status", "ending", "stream")
+        called = ("time", "inference_id", "endpoint", "model", "tenant", "key", "status", "outcome", "stream")
         answered = ("replica", "pool", "attempts", "duration_ms", "overhead_ms", "first_byte_ms", "error_code")
         self._line = formatter(logging, *called, *_TOKENS, *answered)
         self._write = write

@@ -5,7 +5,7 @@ Labels hold only configured names and words of ours, never a client's or an engi
 
 import platform
 from collections.abc import Callable, Collection, Iterable
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,14 +19,13 @@ from prometheus_client import (
 from prometheus_client.metrics import MetricWrapperBase
 
 import gateway
+from gateway.admission.observer import Decision
 from gateway.telemetry import buckets
-from gateway.telemetry.outcome import CallRecord
+from gateway.telemetry.record import CallRecord
 from gateway.telemetry.replicas import ReplicaCollector, ReplicaState
 from gateway.telemetry.tenants import TenantLabels
 
 UNKNOWN = "unknown"
-
-Decision = Literal["admitted", "refused", "shadow"]
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
 

@@ -1,6 +1,7 @@
 """A defect of ours: a 500 that tells nothing, or a cut where an answer is under way; the log has the rest."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -46,7 +47,7 @@ async def test_a_defect_is_a_500_without_details(
     for reply in (first, second):
         message = error_of(reply, 500, "internal_error", SERVER_ERROR)
         assert "canary" not in message
-        (record,) = [record for record in caplog.records if reply.headers["INFERENCE-ID"] in record.getMessage()]
+        (record,) = [record for record in caplog.records if named(record) == reply.headers["INFERENCE-ID"]]
         assert record.exc_info is not None
         assert str(record.exc_info[1]) == "canary"
     assert (await door.metrics()).total("gateway_requests_total", status="500", outcome="refused") == 2
@@ -68,3 +69,10 @@ async def test_a_defect_in_the_middle_of_an_answer_cuts_it(
     assert received.count(b"HTTP/1.1") == 1
     assert not received.endswith(b"0\r\n\r\n")
     assert "canary" in caplog.text
+    assert (await door.metrics()).total("gateway_requests_total", status="200", outcome="broken") == 1
+
+
+def named(record: logging.LogRecord) -> str | None:
+    """Return the inference id of a record, as its log line shows it."""
+    inference_id: str | None = getattr(record, "inference_id", None)
+    return inference_id

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.calls.usage import Usage
-from gateway.telemetry.outcome import CallRecord
+from gateway.telemetry.record import CallRecord
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -13,7 +13,6 @@ _STREAM = CallRecord(
     model=MODEL,
     tenant="acme",
     key="key-1",
-    plan="standard",
     status=200,
     ending="ok",
     stream=True,

@@ -19,7 +19,7 @@ from gateway.relay.endings import Break, error_event
 from gateway.routing import health
 from gateway.telemetry import logs, writer
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.outcome import Ending
+from gateway.telemetry.record import Ending
 from tests.documents import first_words, rows, section, text_of, words_of
 from tests.unit.finished_calls import finished
 

@@ -20,7 +20,7 @@ def test_a_call_is_one_json_line_with_everything_known_of_it() -> None:
             "tenant": "acme",
             "key": "key-1",
             "status": 200,
-            "ending": "ok",
+            "outcome": "ok",
             "stream": True,
             "prompt_tokens": 100,
             "completion_tokens": 11,
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_null() -> None:
         "inference_id": "3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",
         "endpoint": "chat",
         "status": 401,
-        "ending": "refused",
+        "outcome": "refused",
         "stream": False,
         "attempts": 1,
         "duration_ms": 1500.0,
@@ -75,7 +75,7 @@ def test_text_is_readable() -> None:
     text.record(finished(tenant="Acme Inc", usage=None, pool=None))
     expected = (
         "time=2026-11-30T00:53:21.500Z inference_id=3f6c1d1e0f1a4c0b9a57c8e7b2d4a911 endpoint=chat "
-        f'model={MODEL} tenant="Acme Inc" key=key-1 status=200 ending=ok stream=true replica=10.0.0.11:8000 '
+        f'model={MODEL} tenant="Acme Inc" key=key-1 status=200 outcome=ok stream=true replica=10.0.0.11:8000 '
         "attempts=1 duration_ms=1500.000 overhead_ms=0.200 first_byte_ms=500.000\n"
     )
     assert lines == [expected]

@@ -1,4 +1,4 @@
-"""Everything that is known of one finished call: what metrics, the access log and the ledger are told."""
+"""Everything that is known of one finished call: what metrics and the access log are told."""
 
 from typing import Literal, NamedTuple
 
@@ -13,11 +13,11 @@ Ending = Literal["ok", "refused", "upstream_failed", "broken", "client_gone"]
 class CallRecord(NamedTuple):
     """One finished call. Only the pipeline makes one. A tuple, because a frozen dataclass of this size costs 4 us.
 
-    `model` is the configured name, None when none was resolved; `tenant`, `key` and `plan` are None when nobody was
-    authenticated. `status` is as sent, 499 where the client left before. `usage_missing` is one of a few words of ours
-    that say why an answer ended without the engine's usage. `replica` is `host:port`, never a URL with its secrets.
-    `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked. `first_byte_s` is
-    the time from the start of the call to the answer's first byte.
+    `model` is the configured name, None when none was resolved; `tenant` and `key` are None when nobody was
+    authenticated. `status` is as sent, 499 where the client left before. `usage_missing` is one of a few words of
+    ours that say why an answer ended without the engine's usage. `replica` is `host:port`, never a URL with its
+    secrets. `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked.
+    `first_byte_s` is the time from the start of the call to the answer's first byte.
     """
 
     inference_id: str
@@ -25,7 +25,6 @@ class CallRecord(NamedTuple):
     model: str | None
     tenant: str | None
     key: str | None
-    plan: str | None
     status: int
     ending: Ending
     stream: bool
