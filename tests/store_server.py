@@ -20,9 +20,7 @@ class StoreServer:
     """A server process that can be frozen, killed and started again on the same port."""
 
     def __init__(self, directory: Path, *options: str) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._directory = directory
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -59,6 +57,12 @@ class StoreServer:
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         os.kill(self._process.pid, number)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 @contextmanager

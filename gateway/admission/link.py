@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from gateway.admission.patience import Patience
-from gateway.admission.scripts import Script
+from gateway.admission.scripts import Script, write_nothing
 
 
 class LinkFailed(Exception):
@@ -36,15 +36,16 @@ class Link:
         )
         self._connection: AbstractConnection = pool.make_connection()  # type: ignore[no-untyped-call]
         self._load = [script.load() for script in scripts]
+        self._try = [*self._load, write_nothing()]
         self._sent = False
 
     async def open(self, *, within_s: float) -> None:
-        """Connect, and make the server know the scripts: one that can do that can serve.
+        """Connect, make the server know the scripts, and see that it takes writes: one out of memory may not.
 
         Raises:
             LinkFailed: it does not answer.
         """
-        await self.exchange(self._load, within_s=within_s)
+        await self.exchange(self._try, within_s=within_s)
 
     async def exchange(self, commands: Sequence[bytes], *, within_s: float) -> list[Any]:
         """Send `commands`, which must be harmless to repeat, and return their replies.

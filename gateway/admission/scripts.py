@@ -61,6 +61,11 @@ class Scripts:
         return _pack([*command, reservation.call_id, self._lease_us, RECORD_S * 1000])
 
 
+def write_nothing() -> bytes:
+    """Return a command that fails wherever a script's writes would, and changes nothing."""
+    return _pack(["SETRANGE", "gw:try", 0, ""])
+
+
 def answer(reservation: Reservation, reply: Sequence[int]) -> Answer:
     """Return what the reserving script's `reply` says."""
     levels = list(zip(reply[1::2], reply[2::2], strict=True))

@@ -27,7 +27,7 @@ from tests.store_server import (  # noqa: F401 fixtures
 )
 
 DEADLINE_S = 10.0
-TIMEOUT_S = 0.2
+TIMEOUT_S = 0.3
 DAILY = limit("day", 1000)
 AT_ONCE = limit("lease", 500)
 CLOCK = SystemClock()
@@ -73,9 +73,9 @@ async def test_a_frozen_store_costs_the_first_calls_its_timeout_and_later_calls_
         first = await asyncio.gather(
             *[seconds(store.reserve(reservation(f"first-{i}", (DAILY, 1)))) for i in range(2 * lane.MAX_BATCH + 1)]
         )
-        assert max(first) < TIMEOUT_S + 0.1
+        assert max(first) < 1.9 * TIMEOUT_S  # one timeout, though they fill three pipelines
         later = [await seconds(store.reserve(reservation(f"later-{i}", (DAILY, 1)))) for i in range(50)]
-        assert max(later) < 0.01
+        assert sum(later) < TIMEOUT_S
         assert not store.up
         assert observer.failed["reserve"] == 1
         own_store_server.thaw()
@@ -124,7 +124,7 @@ async def test_a_store_that_refuses_connections_costs_nothing_and_is_found_again
         await store.reserve(reservation("before", (DAILY, 1)))
         own_store_server.stop()
         waits = [await seconds(store.reserve(reservation(f"call-{i}", (DAILY, 1)))) for i in range(50)]
-        assert max(waits) < 0.1
+        assert sum(waits) < TIMEOUT_S
         own_store_server.start()
         await until(lambda: store.up)
         assert (await store.reserve(reservation("after", (DAILY, 1)))).admitted
@@ -134,7 +134,7 @@ async def test_a_store_that_refuses_connections_costs_nothing_and_is_found_again
 async def test_a_gateway_starts_before_its_store(own_store_server: StoreServer) -> None:  # noqa: F811
     own_store_server.stop()
     async with connected(own_store_server.url) as store:
-        assert await seconds(store.reserve(reservation("early", (DAILY, 1)))) < 0.1
+        assert await seconds(store.reserve(reservation("early", (DAILY, 1)))) < TIMEOUT_S
         own_store_server.start()
         await until(lambda: store.up)
         assert (await store.reserve(reservation("late", (DAILY, 1)))).admitted
@@ -240,7 +240,7 @@ def test_a_stall_of_our_own_loop_is_not_the_stores_failure(
     run: Callable[[Awaitable[None]], None],
 ) -> None:
     def stall() -> None:
-        ends_s = CLOCK.monotonic() + 0.15
+        ends_s = CLOCK.monotonic() + 2 * TIMEOUT_S
         while CLOCK.monotonic() < ends_s:
             pass
         reading.recv(1)
@@ -249,9 +249,9 @@ def test_a_stall_of_our_own_loop_is_not_the_stores_failure(
         observer = Remembering()
         # Stalls where sockets are looked at, and where tasks run: loops differ in what they do next.
         asyncio.get_running_loop().add_reader(reading, stall)
-        async with connected(store_server.url, observer, timeout_s=0.05) as store:
+        async with connected(store_server.url, observer) as store:
             await store.reserve(reservation("before", (DAILY, 1)))
-            for i in range(10):
+            for i in range(4):
                 call = asyncio.ensure_future(store.reserve(reservation(f"call-{i}", (DAILY, 1))))
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)  # the command is out
@@ -267,40 +267,29 @@ def test_a_stall_of_our_own_loop_is_not_the_stores_failure(
         run(stalled())
 
 
-async def test_a_server_out_of_memory_takes_no_part_of_a_reservation_and_still_settles(
+@pytest.mark.parametrize("option", ["maxmemory", "min-replicas-to-write"])
+async def test_a_server_that_answers_but_takes_no_writes_is_away_and_settlements_wait(
     own_store_server: StoreServer,  # noqa: F811
-) -> None:
-    with own_store_server.client() as client:
-        async with connected(own_store_server.url) as store:
-            call = reservation("call", (DAILY, 10), (AT_ONCE, 1))
-            await store.reserve(call)
-            client.config_set("maxmemory", "1")
-            with pytest.raises(StoreUnavailable):
-                await store.reserve(reservation("refused", (DAILY, 1), (limit("month", 9), 1)))
-            store.settle(call.settlement(Usage(2, 2)))
-            await until(lambda: store.up and not store.pending)
-            client.config_set("maxmemory", "0")
-            assert await levels(store, DAILY, AT_ONCE) == [4, 0]
-
-
-async def test_settlements_wait_for_a_server_that_answers_but_cannot_write(
-    own_store_server: StoreServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+    option: str,
 ) -> None:
     observer = Remembering()
     with own_store_server.client() as client:
         async with connected(own_store_server.url, observer) as store:
             call = reservation("call", (DAILY, 10), (AT_ONCE, 1))
             await store.reserve(call)
-            client.config_set("min-replicas-to-write", "1")
-            store.settle(call.settlement(Usage(2, 2)))
+            client.config_set(option, "1")
             refused = [store.reserve(reservation(f"refused-{i}", (DAILY, 1))) for i in range(10)]
             for failure in await asyncio.gather(*refused, return_exceptions=True):
                 assert isinstance(failure, StoreUnavailable)
-            await until(lambda: observer.failed["settle"] > 1)
-            client.config_set("min-replicas-to-write", "0")
-            await until(lambda: store.up and not store.pending)
+            store.settle(call.settlement(Usage(2, 2)))
+            await until(lambda: observer.failed["connect"] > 1)
+            assert (store.up, store.pending, observer.failed["reserve"]) == (False, 1, 1)
+            client.config_set(option, "0")
+            await until(lambda: store.up)
             assert await levels(store, DAILY, AT_ONCE) == [4, 0]
             assert observer.dropped == 0
+    assert len(caplog.records) == 2
 
 
 async def test_waiting_settlements_are_bounded_and_what_is_dropped_is_counted(
@@ -321,13 +310,13 @@ async def test_waiting_settlements_are_bounded_and_what_is_dropped_is_counted(
 
 async def test_closing_delivers_what_is_pending(store_server: StoreServer) -> None:  # noqa: F811
     observer = Remembering()
-    async with connected(store_server.url, observer) as store:
+    async with connected(store_server.url, observer, timeout_s=5) as store:
         calls = [reservation(f"call-{i}", (DAILY, 1), (AT_ONCE, 1)) for i in range(lane.MAX_BATCH + 1)]
         await asyncio.gather(*[store.reserve(call) for call in calls])
         for call in calls:
             store.settle(call.settlement(None))
     with store_server.client() as client:
-        assert client.dbsize() == 0
+        assert list(client.scan_iter()) == []
     assert observer.dropped == 0
 
 

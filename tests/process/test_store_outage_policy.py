@@ -1,0 +1,220 @@
+"""What `on_store_failure` means for calls while the shared store is away, and when it is back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import pytest
+
+from gateway import config
+from gateway.admission.admission import Admission
+from gateway.admission.permit import Permit
+from gateway.admission.redis import RedisStore
+from gateway.calls.call import Call
+from gateway.calls.usage import Usage
+from gateway.clock import SystemClock
+from gateway.errors import LimitsUnavailable, QuotaExceeded, RateLimited, RequestExceedsLimit
+from gateway.identity.principal import Principal
+from tests.limiting import Remembering
+from tests.store_proxy import proxy_before
+from tests.store_server import (  # noqa: F401 fixtures
+    StoreServer,
+    own_store_server,
+    shared_store_server,
+    store_server,
+)
+
+DEADLINE_S = 10.0
+CLOCK = SystemClock()
+PRINCIPAL = Principal("acme", "key-1")
+RULES = (
+    config.Rule(name="tokens", per=("key",), tokens=100, window="day"),
+    config.Rule(name="at-once", per=("key",), concurrent=40),
+)
+
+
+@asynccontextmanager
+async def gateway(
+    url: str,
+    mode: Literal["local", "allow", "deny"],
+    *,
+    rules: tuple[config.Rule, ...] = RULES,
+    processes: int = 1,
+    observer: Remembering | None = None,
+) -> AsyncIterator[Admission]:
+    observer = observer or Remembering()
+    limits = config.Limits(
+        store=url,
+        on_store_failure=mode,
+        store_timeout="100ms",
+        expected_processes=processes,
+        lease="1s",
+        plans={"standard": rules},
+    )
+    store = RedisStore(url, CLOCK, timeout_s=limits.store_timeout, lease_s=limits.lease, observer=observer)
+    admission = Admission(limits, store, CLOCK, observer=observer)
+    admission.start()
+    try:
+        yield admission
+    finally:
+        await admission.close()
+
+
+async def admit(admission: Admission, call_id: str, *, tokens: int = 10) -> Permit:
+    call = Call(
+        "chat",
+        "m",
+        b"",
+        stream=False,
+        include_usage=False,
+        continuous_usage=False,
+        input_tokens=tokens,
+        output_tokens=0,
+    )
+    return await admission.admit(PRINCIPAL, call, model="m", pool="p", default_output_tokens=0, call_id=call_id)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def back(admission: Admission) -> None:
+    """Wait until the store counts again."""
+    await until(lambda: admission._store.up and not admission.pending_settlements)
+
+
+async def remaining(admission: Admission) -> int:
+    with await admit(admission, "look", tokens=0) as permit:
+        return int(permit.headers["x-ratelimit-remaining-tokens"])
+
+
+async def test_local_limits_to_this_processes_share_and_the_store_counts_when_it_is_back(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    async with gateway(own_store_server.url, "local", processes=4) as admission:
+        (await admit(admission, "before")).settle(Usage(10, 0))
+        own_store_server.freeze()
+        permits = [await admit(admission, f"alone-{i}") for i in range(2)]
+        with pytest.raises(QuotaExceeded):
+            await admit(admission, "over the share")
+        for permit in permits:
+            permit.settle(Usage(5, 0))
+        await admit(admission, "room again")
+        assert admission.ready
+        own_store_server.thaw()
+        await back(admission)
+        # The first call alone was sent before the store was known to be away, and taken when it thawed.
+        assert await remaining(admission) == 100 - 10 - 5
+
+
+async def test_local_admits_a_call_larger_than_the_share_and_refuses_one_larger_than_the_limit(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    own_store_server.stop()
+    async with gateway(own_store_server.url, "local", processes=10) as admission:
+        (await admit(admission, "large", tokens=60)).settle(Usage(60, 0))
+        with pytest.raises(QuotaExceeded):
+            await admit(admission, "after")
+        with pytest.raises(RequestExceedsLimit):
+            await admit(admission, "too large", tokens=101)
+
+
+async def test_local_admits_at_least_one_of_each_limit(own_store_server: StoreServer) -> None:  # noqa: F811
+    own_store_server.stop()
+    rules = (config.Rule(name="at-once", per=("key",), concurrent=2),)
+    async with gateway(own_store_server.url, "local", processes=100, rules=rules) as admission:
+        with await admit(admission, "one"), pytest.raises(RateLimited):
+            await admit(admission, "two")
+        with await admit(admission, "three"):
+            pass
+
+
+async def test_allow_admits_everything_and_settles_what_the_store_took(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    async with gateway(own_store_server.url, "allow") as admission:
+        (await admit(admission, "before")).settle(Usage(10, 0))
+        own_store_server.freeze()
+        permits = [await admit(admission, f"free-{i}", tokens=90) for i in range(20)]
+        assert all(permit.headers == {} for permit in permits)
+        for permit in permits:
+            permit.settle(Usage(7, 0))
+        assert admission.ready
+        own_store_server.thaw()
+        await back(admission)
+        assert await remaining(admission) == 100 - 10 - 7
+
+
+async def test_deny_refuses_with_a_retry_after_and_takes_nothing(own_store_server: StoreServer) -> None:  # noqa: F811
+    async with gateway(own_store_server.url, "deny") as admission:
+        (await admit(admission, "before")).settle(Usage(10, 0))
+        own_store_server.freeze()
+        started = CLOCK.monotonic()
+        for i in range(50):
+            with pytest.raises(LimitsUnavailable) as refusal:
+                await admit(admission, f"denied-{i}")
+            assert refusal.value.headers["Retry-After"] == "1"
+        assert CLOCK.monotonic() - started < 0.4  # the first waited for 100 ms
+        assert not admission.ready
+        own_store_server.thaw()
+        await back(admission)
+        await until(lambda: admission.ready)
+        assert await remaining(admission) == 90
+
+
+@pytest.mark.parametrize("mode", ["local", "allow"])
+async def test_a_call_whose_reservation_was_answered_too_late_is_charged_what_it_used(
+    store_server: StoreServer,  # noqa: F811
+    mode: Literal["local", "allow"],
+) -> None:
+    async with proxy_before(store_server.port) as proxy, gateway(proxy.url, mode) as admission:
+        (await admit(admission, "before")).settle(Usage(10, 0))
+        await back(admission)
+        proxy.lose("swallow")
+        permit = await admit(admission, "unseen", tokens=50)
+        permit.settle(Usage(2, 1))
+        await back(admission)
+        assert await remaining(admission) == 100 - 10 - 3
+
+
+async def test_a_long_call_keeps_its_slot_and_a_killed_gateway_loses_it(own_store_server: StoreServer) -> None:  # noqa: F811
+    rules = (config.Rule(name="at-once", per=("key",), concurrent=1),)
+    async with gateway(own_store_server.url, "deny", rules=rules) as other:
+        async with gateway(own_store_server.url, "deny", rules=rules) as admission:
+            held = await admit(admission, "long")
+            ends_s = CLOCK.monotonic() + 2.5
+            while CLOCK.monotonic() < ends_s:
+                with pytest.raises(RateLimited):
+                    await admit(other, "waiting")
+                await asyncio.sleep(0.02)
+        started = CLOCK.monotonic()
+        while True:  # nobody renews any more: as after a SIGKILL
+            try:
+                await admit(other, "waited")
+                break
+            except RateLimited:
+                await asyncio.sleep(0.02)
+        assert CLOCK.monotonic() - started < 2  # the lease is 1 s
+        del held
+
+
+async def test_decisions_are_told_by_rule(own_store_server: StoreServer) -> None:  # noqa: F811
+    observer = Remembering()
+    rules = (
+        config.Rule(name="two", per=("key",), requests=2, window="1h"),
+        config.Rule(name="trial", per=("key",), requests=1, window="1h", shadow=True),
+    )
+    async with gateway(own_store_server.url, "deny", rules=rules, observer=observer) as admission:
+        for i in range(2):
+            (await admit(admission, f"call-{i}")).settle(Usage(1, 1))
+        with pytest.raises(RateLimited):
+            await admit(admission, "refused")
+    assert observer.decisions == {
+        ("two", "admitted"): 2,
+        ("two", "refused"): 1,
+        ("trial", "admitted"): 1,
+        ("trial", "shadow"): 1,
+    }
