@@ -91,7 +91,7 @@ class Claims(_Section):
         return expression
 
 
-ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA")
+# Asymmetric only: who could verify with a shared secret could sign with it.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
 
 
@@ -138,7 +138,6 @@ class Auth(_Section):
 
 
 Per = Literal["key", "tenant", "model", "pool"]
-Weight = Annotated[float, Field(ge=0, le=1000)]
 MIN_WINDOW_S = 0.1
 MAX_WINDOW_S = 366 * 86400.0
 

@@ -1,4 +1,4 @@
-"""Every refusal a client can get, as a tree, and the documented response of each (contract: the table of error codes).
+"""Every refusal a client can get, as a tree, and the response of each: docs/errors.md lists them.
 
     Refusal
     ├── BadRequest (400)      InvalidJson  InvalidValue  UnsupportedValue  MissingField  RequestTooLarge
@@ -154,7 +154,7 @@ class MethodNotAllowed(Refusal):
 
 
 class TooMany(Refusal):
-    """A limit refused the call. `limited` names the measure and is the answer's error type."""
+    """A limit refused the call."""
 
     status, code, error_type = 429, "rate_limit_exceeded", "requests"
 

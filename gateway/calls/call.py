@@ -21,12 +21,12 @@ class ContentPart:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the later stages need to know of a valid body. Only `calls.parse` makes one.
+    """What the later stages need to know of a valid body. Only `parse` makes one.
 
     `model` is as the client wrote it. `input_tokens` is an estimate from bytes. `output_tokens` is the largest output
     that the client declared for one choice, None when it declared none. `generations` is how many outputs the engine
     may generate: `prompts` times the larger of n and best_of; `choices` how many the answer carries: `prompts` times n.
-    `tool_choice` and `content_parts` (one per distinct type) are what `calls.check_features` holds against the model.
+    `tool_choice` and `content_parts` (one per distinct type) are what `check_features` holds against the model.
     """
 
     endpoint: Endpoint

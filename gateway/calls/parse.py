@@ -15,6 +15,7 @@ from gateway.calls.content import DESCRIBED, Content, described, read_content
 from gateway.calls.explain import excerpt, explain
 from gateway.calls.features import check_features
 from gateway.calls.media_type import check_media_type
+from gateway.calls.usage import BYTES_PER_TOKEN
 from gateway.errors import InvalidValue, UnsupportedValue
 from gateway.schemas.chat import ChatCompletionRequestBody
 from gateway.schemas.completions import CompletionRequestBody
@@ -22,8 +23,6 @@ from gateway.schemas.component import Component
 
 __all__ = ["check_features", "check_media_type", "parse"]
 
-# English text and JSON syntax: about four bytes a token with every tokenizer in use. Settlement corrects the rest.
-BYTES_PER_TOKEN = 4
 # A picture of about a megapixel takes 576 (LLaVA) to 1601 tokens (a tile of Llama 3.2), whatever its base64 weighs.
 TOKENS_PER_MEDIA = 1024
 

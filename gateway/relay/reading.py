@@ -6,15 +6,12 @@ from typing import Any, Literal
 import jiter
 
 from gateway.calls.call import Call
-from gateway.calls.usage import Usage
+from gateway.calls.usage import BYTES_PER_TOKEN, Usage
 from gateway.relay import tally
 from gateway.relay.endings import Break
 from gateway.relay.events import Events
 from gateway.relay.scanner import Scanner
 from gateway.relay.unasked import Unasked
-
-# About four bytes of English text are a token; used only where an engine generated and did not say how much.
-BYTES_PER_TOKEN = 4
 
 Missing = Literal["not_reported", "engine_died", "client_gone", "event_too_large"]
 
