@@ -26,8 +26,8 @@ format: install  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy
-	$(BIN)/python -m bench
+bench: install  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy; about four minutes
+	$(BIN)/python -m bench $(BENCH_ARGS)
 
 clean:  ## remove what the targets above made
 	rm -rf .venv .venv-llamacpp .venv-helm .mypy_cache .ruff_cache .pytest_cache .hypothesis
