@@ -16,8 +16,9 @@ from gateway.calls.call import Call
 from gateway.routing.replica import Replica
 
 # A usage object in compact JSON: numbers, nulls and at most one level of details; it holds no strings but keys.
-_RUNNING = re.compile(rb',"usage":(?:\{(?:[^{}]|\{[^{}]*\})*\}|null)')
-_VALUE = re.compile(rb'(?<=,"usage":)\{(?:[^{}]|\{[^{}]*\})*\}')
+_OBJECT = rb"\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}"
+_RUNNING = re.compile(rb',"usage":(?:' + _OBJECT + rb"|null)")
+_VALUE = re.compile(rb'(?<=,"usage":)' + _OBJECT)
 _MEMBER = b',"usage"'
 _NO_CHOICES = b'"choices":[]'
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
