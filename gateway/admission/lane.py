@@ -74,6 +74,7 @@ class Lane:
     def start(self) -> None:
         """Connect in the background, and carry commands from then on."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="limit store")
+        self._task.add_done_callback(_report)
 
     async def close(self) -> None:
         """Deliver what was posted within `CLOSE_WITHIN_S`, count the rest as dropped, and disconnect."""
@@ -214,3 +215,9 @@ class Lane:
         for ask in self._asks:
             ask.reply.set_exception(StoreUnavailable(sent=False))
         self._posted, self._asked, self._asks = [], [], []
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """Log the defect that ended the lane's task: from then on the store is away, and nobody would know why."""
+    if not task.cancelled() and task.exception() is not None:
+        log.critical("the limit store is given up", exc_info=task.exception())
