@@ -52,6 +52,13 @@ class ClientConnection(web.RequestHandler):
         """Called by aiohttp for a request it cannot parse; its own answer would be plain text with the input in it."""
         return self._malformed(request)
 
+    def close(self) -> None:
+        """Called by aiohttp to end a connection after its current answer; an idle one it would leave open, but deaf."""
+        idle = self._waiter is not None and not self._waiter.done()
+        super().close()
+        if idle and self.transport is not None:
+            self.transport.close()
+
     def pause_writing(self) -> None:
         """Called by the transport at its high-water mark."""
         super().pause_writing()

@@ -1,0 +1,141 @@
+"""What the commands say to configs and arguments, good and bad: text and exit codes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gateway.cli import main
+
+GOOD: dict[str, dict[str, Any]] = {
+    "auth": {"development_key": "development-key.pem"},
+    "models": {"tiny": {"pool": "main"}},
+    "pools": {"main": {"replicas": ["http://127.0.0.1:1"]}},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(GOOD | {"auth": {"development_key": str(tmp_path / "key.pem")}}))
+    return path
+
+
+def run(*arguments: str | Path) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_check_says_what_a_good_config_amounts_to(config: Path) -> None:
+    result = run("check", "--config", config)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{config}: good. 1 models, 1 pools with 1 replicas")
+    assert result.stderr.startswith("Warning: auth.development_key ")
+
+
+BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "several problems": (
+        {"server": {"listen": "nowhere", "colour": "red"}, "requests": {"body_timeout": 5}},
+        ["server.listen: ", "server.colour: ", "requests.body_timeout: "],
+    ),
+    "a pool that is not there": ({"models": {"tiny": {"pool": "other"}}}, ["models.tiny.pool: "]),
+    "a variable that is not set": (
+        {"pools": {"main": {"replicas": ["http://a"], "api_key": "${NO_SUCH_VARIABLE}"}}},
+        ["pools.main.api_key: ${NO_SUCH_VARIABLE} is not set"],
+    ),
+    "a rule without a measure": (
+        {"limits": {"plans": {"a": [{"name": "x", "window": "1m"}]}, "default_plan": "a"}},
+        ["limits.plans.a[0]: "],
+    ),
+    "nobody may call": ({"auth": {}}, ["auth: "]),
+}
+
+
+@pytest.mark.parametrize("command", [["check"], ["serve"], ["token", "--tenant", "t", "--key", "k"]])
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_config_is_refused_with_every_problem_and_its_place(
+    tmp_path: Path, name: str, command: list[str]
+) -> None:
+    sections, places = BAD[name]
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(GOOD | sections))
+    result = run(*command, "--config", config)
+    assert (result.exit_code, result.stdout) == (2, "")
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(places)
+    for place in places:
+        assert [line for line in lines if line.startswith(f"{config}: {place}")]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "cannot be read"),
+        (b"", "is empty"),
+        (b"[1]", "not a mapping"),
+        (b"a: [", "is not YAML"),
+        (b"\xff", "cannot be read"),
+        (b"server: {}\nserver: {}\n", "stands twice"),
+        (b"[" * 2000, "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused_in_one_line(tmp_path: Path, text: bytes | None, says: str) -> None:
+    config = tmp_path / "config.yaml"
+    if text is not None:
+        config.write_bytes(text)
+    for command in ("check", "serve"):
+        result = run(command, "--config", config)
+        assert (result.exit_code, result.stdout) == (2, "")
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"{config}: ")
+        assert says in line
+
+
+def test_a_token_needs_a_development_key(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    auth = {"issuers": [{"issuer": "https://idp.example"}]}
+    config.write_text(yaml.safe_dump(GOOD | {"auth": auth}))
+    result = run("token", "--config", config, "--tenant", "t", "--key", "k")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"{config}: auth.development_key: is not set; ")
+    assert run("check", "--config", config).stderr == ""
+
+
+def test_a_development_key_that_cannot_be_used_is_told(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("not a key")
+    result = run("token", "--config", config, "--tenant", "t", "--key", "k")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"auth.development_key: {tmp_path / 'key.pem'} ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["token"],
+        ["token", "--tenant", "t"],
+        ["token", "--tenant", "t", "--key", "k", "--ttl", "5"],
+        ["engine"],
+        ["engine", "--model", "m", "--port", "99999"],
+        ["engine", "--model", "m", "--tokens-per-second", "0"],
+        ["serve", "--no-such-option"],
+    ],
+)
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error: " in result.stderr
+
+
+def test_the_config_is_the_one_named_else_the_environments_else_the_one_here(config: Path, tmp_path: Path) -> None:
+    def first_word(*arguments: str, **environment: str) -> str:
+        result = CliRunner().invoke(main, ["check", *arguments], env=environment)
+        return result.output.split(":")[0]
+
+    named = str(config)
+    assert first_word("--config", named, GATEWAY_CONFIG="other.yaml") == named
+    assert first_word(GATEWAY_CONFIG=named) == named
+    assert first_word(GATEWAY_CONFIG="/no/such.yaml", GATEWAY_PORT="tcp://10.0.0.1:80") == "/no/such.yaml"

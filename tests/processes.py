@@ -1,0 +1,190 @@
+"""Real processes of the `gateway` command: started on free ports, waited for, and never left behind."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from gateway.clock import SystemClock
+from gateway.identity import development
+from tests.doors import Reply, Samples
+
+ROOT = Path(__file__).parent.parent
+# A cold start imports for half a second; a busy machine has taken four times that.
+START_S = 20.0
+STOP_S = 10.0
+POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ran to its end."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+async def run(*arguments: str) -> Ended:
+    """Run `gateway` with these arguments to its end."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command(arguments), cwd=ROOT, stdout=pipe, stderr=pipe)
+    try:
+        stdout, stderr = await asyncio.wait_for(process.communicate(), START_S)
+    except TimeoutError:
+        process.kill()
+        await process.communicate()
+        pytest.fail(f"gateway {' '.join(arguments)} did not end")
+    assert process.returncode is not None
+    return Ended(process.returncode, stdout.decode(), stderr.decode())
+
+
+def command(arguments: tuple[str, ...]) -> list[str]:
+    return [sys.executable, "-m", "gateway", *arguments]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Running:
+    """A `gateway serve` or `gateway engine` that answers at `url`; `admin_url` is where its metrics are."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, url: str, admin_url: str) -> None:
+        self.url = url
+        self.admin_url = admin_url
+        self._process = process
+        self._log = log
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def log(self) -> str:
+        """What it wrote so far, to both streams."""
+        return self._log.read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def ended(self, within_s: float = STOP_S) -> int:
+        """Wait until it ended; return its exit code."""
+        return await asyncio.wait_for(self._process.wait(), within_s)
+
+    async def answers(self, session: aiohttp.ClientSession, path: str) -> None:
+        """Wait until its operator's listener answers `path` with 200."""
+        async with asyncio.timeout(START_S):
+            while await self._status(session, path) != 200:
+                if self._process.returncode is not None:
+                    pytest.fail(f"it ended with {self._process.returncode}:\n{self.log}")
+                await asyncio.sleep(POLL_S)
+
+    async def metrics(self, session: aiohttp.ClientSession) -> Samples:
+        async with session.get(self.admin_url + "/metrics") as response:
+            return Samples(await response.text())
+
+    async def stop(self) -> None:
+        if self._process.returncode is not None:
+            return
+        self._process.terminate()
+        try:
+            await self.ended()
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
+
+    async def _status(self, session: aiohttp.ClientSession, path: str) -> int:
+        try:
+            async with session.get(self.admin_url + path) as response:
+                return response.status
+        except aiohttp.ClientError:
+            return 0
+
+
+class Processes:
+    """Starts processes, and ends them all. Its `session` is for the test's calls too."""
+
+    def __init__(self, directory: Path, session: aiohttp.ClientSession) -> None:
+        self.session = session
+        self._directory = directory
+        self._key = directory / "development-key.pem"
+        self._listens: dict[Path, tuple[str, str]] = {}
+        self._all: list[Running] = []
+
+    async def engine(self, model: str, *, tokens_per_second: float | None = None) -> Running:
+        port = free_port()
+        pace = [] if tokens_per_second is None else ["--tokens-per-second", str(tokens_per_second)]
+        url = f"http://127.0.0.1:{port}"
+        running = await self._start(url, url, "engine", "--model", model, "--port", str(port), *pace)
+        await running.answers(self.session, "/health")
+        return running
+
+    def config(self, **sections: Any) -> Path:
+        """Write a config with these sections, a development key and free ports; return its path."""
+        listens = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+        base: dict[str, Any] = {
+            "server": {"listen": listens[0]},
+            "admin": {"listen": listens[1]},
+            "auth": {"development_key": str(self._key)},
+        }
+        for name, section in sections.items():
+            base[name] = base.get(name, {}) | section
+        path = self._directory / f"config-{len(self._listens)}.yaml"
+        path.write_text(yaml.safe_dump(base))
+        self._listens[path] = listens
+        return path
+
+    def token(self, *, tenant: str = "acme", key: str = "key-1") -> str:
+        """Sign a token with the key of the configs, which is there from then on."""
+        signing = development.load_or_create(self._key)
+        return development.sign(signing, tenant=tenant, key_id=key, plan=None, ttl_s=600, now=SystemClock().now())
+
+    async def serve(self, config: Path) -> Running:
+        """Start a gateway, and wait until it is ready."""
+        url, admin_url = [f"http://{listen}" for listen in self._listens[config]]
+        running = await self._start(url, admin_url, "serve", "--config", str(config))
+        await running.answers(self.session, "/readyz")
+        return running
+
+    async def post(self, running: Running, path: str, body: Mapping[str, Any], *, token: str) -> Reply:
+        headers = {"Authorization": f"Bearer {token}"}
+        async with self.session.post(running.url + path, json=body, headers=headers) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def stop(self) -> None:
+        await asyncio.gather(*[running.stop() for running in self._all])
+
+    async def _start(self, url: str, admin_url: str, *arguments: str) -> Running:
+        log = self._directory / f"log-{len(self._all)}"
+        with log.open("wb") as both:
+            process = await asyncio.create_subprocess_exec(*command(arguments), cwd=ROOT, stdout=both, stderr=both)
+        self._all.append(Running(process, log, url, admin_url))
+        return self._all[-1]
+
+
+@pytest.fixture
+async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        started = Processes(tmp_path, session)
+        try:
+            yield started
+        finally:
+            await started.stop()
+
+
+async def until(condition: Callable[[], Awaitable[bool]], within_s: float = STOP_S) -> None:
+    """Wait until `condition` holds."""
+    async with asyncio.timeout(within_s):
+        while not await condition():
+            await asyncio.sleep(POLL_S)
