@@ -91,6 +91,13 @@ def test_every_document_is_found_from_the_readme() -> None:
     assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
 
 
+def test_the_readme_shows_the_figures_of_the_last_run() -> None:
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    shown = re.search(r"## Figures\n.*?(^\|.*?)\n\n", README, re.MULTILINE | re.DOTALL)
+    assert shown
+    assert shown[1] in measured
+
+
 def test_the_licence_is_the_one_that_the_package_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8").split()
