@@ -13,6 +13,7 @@ MAX_EVENT_BYTES = 8 * 2**20
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_BLANK_LINE = 4
+_LF = 10
 
 
 class Events:
@@ -37,8 +38,6 @@ class Events:
         if self.pending:
             scanned = max(0, len(self.pending) + 1 - _LONGEST_BLANK_LINE)  # no blank line ends before
             data = self.pending + data
-        elif data.endswith(b"\n\n") and data.find(b"\n\n") == len(data) - 2 and b"\r" not in data:
-            return [data]  # what engines send: one event a read
         events, start = [], 0
         for boundary in _BLANK_LINE.finditer(data, scanned):
             events.append(data[start : boundary.end()])
@@ -51,11 +50,17 @@ class Events:
 
 def data_of(event: bytes) -> bytes:
     """Return an event's data: the values of its `data` lines, joined by LF. Other fields and comments say nothing."""
-    if event.startswith(b"data: {") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
-        return event[6:]  # one line; JSON does not mind the line ends behind it
+    if is_one_line_of_json(event):
+        return event[6:]  # JSON does not mind the line ends behind it
     values = []
     for line in _LINE_END.split(event):
         name, _, value = line.partition(b":")
         if name == b"data":
             values.append(value.removeprefix(b" "))
     return b"\n".join(values)
+
+
+def is_one_line_of_json(event: bytes) -> bool:
+    """Whether these bytes are one event as engines write it: a `data` line with an object, and LF twice."""
+    end = len(event) - 2
+    return event.startswith(b"data: {") and event.find(b"\n") == end and event[-1] == _LF and b"\r" not in event

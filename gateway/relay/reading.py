@@ -9,9 +9,11 @@ from gateway.calls.call import Call
 from gateway.calls.usage import BYTES_PER_TOKEN, Usage
 from gateway.relay import tally
 from gateway.relay.endings import Break
-from gateway.relay.events import Events
+from gateway.relay.events import Events, is_one_line_of_json
 from gateway.relay.scanner import Scanner
 from gateway.relay.unasked import Unasked
+
+_DONE = b"data: [DONE]"
 
 Missing = Literal["not_reported", "engine_died", "client_gone", "event_too_large"]
 
@@ -58,6 +60,11 @@ class Reading:
 
     def feed(self, data: bytes) -> bytes:
         """Take in the next bytes of a stream, and return those that the client gets now."""
+        if is_one_line_of_json(data) and not self._events.pending:  # what engines send, a read each
+            running = self._scanner.line(data)
+            if self._unasked is None:
+                return data
+            return self._unasked.running(data) if running else self._unasked.event(data)
         events = self._events.feed(data)
         for event in events:
             self._scanner.event(event)
@@ -68,9 +75,12 @@ class Reading:
         return data
 
     def end(self) -> bytes:
-        """Return what is left for the client. A last event without its blank line counts, one that was cut does not."""
+        """Return what is left for the client. A last event without its blank line counts, one that was cut does not.
+
+        `[DONE]` counts as it stands: the client reads it too, and nothing can be missing before it.
+        """
         fragment = self._events.pending
-        if self.ended and fragment:
+        if fragment and (self.ended or fragment.strip() == _DONE):
             self._scanner.event(fragment)
         if self._unasked is None:
             self.at_boundary = self._events.at_boundary

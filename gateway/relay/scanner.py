@@ -15,6 +15,9 @@ from gateway.relay.tally import Tally
 _BOM = b"\xef\xbb\xbf"
 _DONE = b"[DONE]"
 _NULL = (b":null", b": null")
+_RUNNING = b'"finish_reason":null'
+_CONTENT_KEYS = (b'"content":', b'"text":', b'"reasoning_content":', b'"reasoning":')
+_EMPTY = (b'""', b' ""', b"null", b" null")
 
 
 class Scanner:
@@ -49,31 +52,36 @@ class Scanner:
         return self.error is None and (self.done or len(self._finished) >= self._choices)
 
     def event(self, event: bytes) -> None:
-        """Take in one event."""
+        """Take in one event, however it is written."""
         if not self._started:
-            self._started = True
             event = event.removeprefix(_BOM)
-        payload = data_of(event)
-        if not payload:
+        self._started = True
+        data = data_of(event)
+        if not data:
             return
-        self.events += 1
-        if payload.startswith(_DONE):
+        if data.startswith(_DONE):
+            self.events += 1
             self.done = True
-            return
-        if _bears_content(payload):
-            self.content_events += 1
-        if b'"error"' in payload or _bears_finish_reason(payload):
-            self._decode(payload)
-        elif _bears_usage(payload):
-            if self._choices == 1 and b'"choices":[{' in payload:
-                self._latest = payload
-            else:
-                self._decode(payload)
+        else:
+            self.line(data)
 
-    def _decode(self, payload: bytes) -> None:
+    def line(self, data: bytes) -> bool:
+        """Take in one event whose data is one line of JSON; whether it is one of many, with nothing final in it."""
+        self._started = True
+        self.events += 1
+        if _bears_content(data):
+            self.content_events += 1
+        running = self._choices == 1 and _RUNNING in data and b'"error"' not in data
+        if running and b'"usage":{' in data:
+            self._latest = data
+        elif not running and (b'"error"' in data or _bears_finish_reason(data) or _bears_usage(data)):
+            self._decode(data)
+        return running
+
+    def _decode(self, data: bytes) -> None:
         self._latest = None
         try:
-            event = jiter.from_json(payload)
+            event = jiter.from_json(data.removeprefix(b"data: "))
         except ValueError:
             return
         if not isinstance(event, dict):
@@ -89,26 +97,26 @@ class Scanner:
                 self._finished.add(index if isinstance(index, int) else 0)
 
 
-def _bears_usage(payload: bytes) -> bool:
-    at = payload.find(b'"usage"')
-    return at >= 0 and not payload.startswith(_NULL, at + len(b'"usage"'))
+def _bears_usage(data: bytes) -> bool:
+    at = data.find(b'"usage"')
+    return at >= 0 and not data.startswith(_NULL, at + len(b'"usage"'))
 
 
-def _bears_finish_reason(payload: bytes) -> bool:
+def _bears_finish_reason(data: bytes) -> bool:
     """Whether a finish reason may stand in these bytes; running events say null, TGI's an empty string."""
-    at = payload.find(b'"finish_reason"')
+    at = data.find(b'"finish_reason"')
     while at >= 0:
         at += len(b'"finish_reason"')
-        if not payload.startswith((*_NULL, b':""'), at):
+        if not data.startswith((*_NULL, b':""'), at):
             return True
-        at = payload.find(b'"finish_reason"', at)
+        at = data.find(b'"finish_reason"', at)
     return False
 
 
-def _bears_content(payload: bytes) -> bool:
+def _bears_content(data: bytes) -> bool:
     """Whether these bytes hold generated text: the lower bound of what an engine without running totals generated."""
-    for key in (b'"content":', b'"text":', b'"reasoning_content":', b'"reasoning":'):
-        at = payload.find(key)
-        if at >= 0 and not payload.startswith((b'""', b' ""', b"null", b" null"), at + len(key)):
+    for key in _CONTENT_KEYS:
+        at = data.find(key)
+        if at >= 0 and not data.startswith(_EMPTY, at + len(key)):
             return True
-    return b'"tool_calls":[{' in payload
+    return b'"tool_calls":[{' in data

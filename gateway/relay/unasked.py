@@ -20,6 +20,7 @@ _OBJECT = rb"\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}"
 _RUNNING = re.compile(rb',"usage":(?:' + _OBJECT + rb"|null)")
 _VALUE = re.compile(rb'(?<=,"usage":)' + _OBJECT)
 _MEMBER = b',"usage"'
+_OBJECT = b',"usage":{'
 _NO_CHOICES = b'"choices":[]'
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
 # What moves to the added event, and must be put back at the end of the one with the finish reason.
@@ -59,7 +60,7 @@ class Unasked:
     event is another choice's: then what moved is taken from the replica's last stream, as it names only its build.
     """
 
-    __slots__ = ("_asking", "_call", "_engine", "_held", "_moved", "_replica")
+    __slots__ = ("_asking", "_call", "_cuts", "_engine", "_held", "_moved", "_replica")
 
     def __init__(self, asked: Asking, call: Call, engine: str, replica: Replica) -> None:
         self._asking = asked
@@ -68,6 +69,7 @@ class Unasked:
         self._replica = replica
         self._moved = None if asked.keep_total else _MOVED.get(engine)
         self._held = b""
+        self._cuts = asked.running and engine != "sglang"  # else a null may have to stay
 
     def event(self, event: bytes) -> bytes:
         """Return what the client gets now, given the next event."""
@@ -82,6 +84,14 @@ class Unasked:
             return ready + _with(event, self._replica.fingerprint or b"")
         self._held = event
         return ready
+
+    def running(self, event: bytes) -> bytes:
+        """As `event`, for one of many events that bear no finish reason: the hot path of a stream."""
+        at = event.rfind(_OBJECT)
+        end = event.find(b"}", at) + 1
+        if at < 0 or self._held or not self._cuts or event.find(b"{", at + len(_OBJECT), end) >= 0:
+            return self.event(event)
+        return event[:at] + event[end:]
 
     def end(self) -> bytes:
         """Return the event that still waits when the stream ends."""

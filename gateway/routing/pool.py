@@ -1,5 +1,6 @@
 """Replicas that serve the same model, and the choice among them."""
 
+import math
 import random
 from collections.abc import Collection
 
@@ -51,9 +52,16 @@ class Pool:
 
 def choose(replicas: Collection[Replica], chance: random.Random, *, tried: Collection[Replica] = ()) -> Replica | None:
     """Return the replica with the fewest calls in flight for its weight, ties by chance; None if none is eligible."""
-    eligible = [replica for replica in replicas if replica.up and replica not in tried]
-    if len(eligible) <= 1:
-        return eligible[0] if eligible else None
-    load = [(replica.in_flight + 1) / replica.weight for replica in eligible]
-    least = min(load)
-    return chance.choice([replica for replica, one in zip(eligible, load, strict=True) if one == least])
+    best: list[Replica] = []
+    least = math.inf
+    for replica in replicas:
+        if not replica.up or replica in tried:
+            continue
+        load = (replica.in_flight + 1) / replica.weight
+        if load < least:
+            best, least = [replica], load
+        elif load == least:
+            best.append(replica)
+    if len(best) > 1:
+        return chance.choice(best)
+    return best[0] if best else None
