@@ -156,3 +156,15 @@ async def test_usage_after_the_last_event_counts_though_the_engine_dies(
     door = await open_door(scripted_engine.url)
     await door.post(CHAT, ASK | {"stream_options": {"include_usage": True}})
     assert (await door.idle()).total("gateway_tokens_total", kind="prompt", source="engine") == 9
+
+
+@pytest.mark.parametrize("cut", [b"", b"\n"])
+async def test_a_reset_within_the_blank_line_behind_done_loses_nothing(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, cut: bytes
+) -> None:
+    *events, _ = transcript(" a", " b")
+    body = b"".join(events) + b"data: [DONE]" + cut
+    scripted_engine.answer(head(), chunked(body), reset)
+    door = await open_door(scripted_engine.url)
+    assert (await door.post(CHAT, ASK)).body == body
+    assert (await door.idle()).total("gateway_requests_total", outcome="ok") == 1
