@@ -128,8 +128,10 @@ class Answer(web.StreamResponse):
     async def prepare(self, request: web.BaseRequest) -> None:
         """Nothing is left to prepare."""
 
-    async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to send."""
+    async def write_eof(self, data: bytes = b"") -> None:  # noqa: ARG002 the base class's signature
+        """Let the next answer wait until the client took most of this one: who pipelines must read, or fills memory."""
+        if self._connection.writing_paused:
+            await self._connection._drain_helper()  # noqa: SLF001 aiohttp's own responses wait by it too
 
     def _with_head(self, data: bytes) -> bytes:
         head, self._unsent = self._unsent, b""

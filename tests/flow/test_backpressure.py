@@ -14,13 +14,19 @@ EVENT = chunked(chat("x" * 1000))
 BOUND_BYTES = 8 * 2**20
 
 
-async def slow_client(door: Door) -> socket.socket:
-    """Connect with a small receive buffer, ask, and read nothing."""
+async def small_window(door: Door) -> socket.socket:
+    """Connect with a small receive buffer."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", door.port))
+    return client
+
+
+async def slow_client(door: Door) -> socket.socket:
+    """Connect with a small receive buffer, ask, and read nothing."""
+    client = await small_window(door)
     loop = asyncio.get_running_loop()
-    await loop.sock_connect(client, ("127.0.0.1", door.port))
     body = json.dumps(STREAM).encode()
     lines = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {door.token()}\r\n"
     lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -71,3 +77,27 @@ async def test_a_slow_client_is_not_the_engines_stall(open_door: OpenDoor, scrip
     client.close()
     await engine.gone(within_s=1)
     assert (await door.idle()).total("gateway_requests_total", outcome="client_gone") == 1
+
+
+async def test_answers_to_pipelined_requests_wait_until_the_client_reads(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    door = await open_door(scripted_engine.url)
+    loop = asyncio.get_running_loop()
+    client = await small_window(door)
+    requests, document = 2000, (await door.get("/openapi.json")).body
+    sending = asyncio.create_task(
+        loop.sock_sendall(client, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * requests)
+    )
+    before = answered = 0.0
+    async with asyncio.timeout(10):
+        while answered < 2 or answered > before:  # the document that was read above is one
+            before, answered = answered, (await door.metrics()).total("gateway_requests_total", endpoint="other")
+            await asyncio.sleep(0.1)
+    assert answered * len(document) < BOUND_BYTES
+    received = 0
+    async with asyncio.timeout(10):
+        while received < requests * len(document):  # it reads on, and nothing is lost
+            received += len(await loop.sock_recv(client, 2**16))
+        await sending
+    client.close()
