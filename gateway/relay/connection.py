@@ -89,8 +89,13 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """Whether another exchange may use this connection: open, and the last answer said that it stays so."""
-        return self.transport is not None and not self.transport.is_closing() and self._receiver is None
+        """Whether another exchange may use this connection: open, with its last request sent and answered in full.
+
+        An engine may refuse a large body before it came: what then follows it could wait for ever to be read.
+        """
+        if self.transport is None or self.transport.is_closing():
+            return False
+        return self._receiver is None and not self.transport.get_write_buffer_size()
 
     # From the transport.
 

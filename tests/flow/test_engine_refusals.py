@@ -3,6 +3,7 @@
 The shapes are those of vLLM (captured), SGLang, TGI and llama.cpp.
 """
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Handler, ScriptedEngine, script
 from tests.envelope import BAD_REQUEST, SERVER_ERROR, error_of
+from tests.raw_client import raw_client
 from tests.transcripts import (
     DONE,
     LAST_CHUNK,
@@ -227,3 +229,29 @@ async def test_a_200_that_is_not_what_was_asked_for_is_a_failed_attempt(
     samples = await door.idle()
     assert samples.total("gateway_upstream_attempts_total", result="malformed") == 3
     assert samples.total("gateway_tokens_total", kind="completion") == 2
+
+
+async def test_a_connection_whose_engine_refused_a_body_unread_is_not_used_again(open_door: OpenDoor) -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        reply = http(b'{"error":{"message":"Too long."}}', status="413 Content Too Large")
+        writer.write(reply)  # keeps the connection, and reads no more of it
+        await writer.drain()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    door = await open_door(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        async with raw_client(door.port) as client:
+            for content in ("x" * (16 * 2**20), "Hi"):
+                body = dumps({"model": "tiny", "messages": [{"role": "user", "content": content}]})
+                lines = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {door.token()}\r\n"
+                lines += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                reply = await client.ask(lines.encode() + body)
+                assert (reply.status, reply.error["message"]) == (400, "Too long.")
+    finally:
+        server.close()
+        for writer in connections:
+            writer.transport.abort()
