@@ -114,7 +114,9 @@ class Attempts:
 
     def outcome(self, *, client_gone: bool) -> Outcome | None:
         """Return how the call ended at its engine; None if no engine can have generated anything."""
-        return self._exchange.reading.outcome(client_gone=client_gone) if self._exchange is not None else None
+        if self._exchange is None or not self._exchange.asked:
+            return None
+        return self._exchange.reading.outcome(client_gone=client_gone)
 
     def _lend(self, failures: list[Failure]) -> Loan | None:
         pool = self._model.pool

@@ -81,13 +81,21 @@ class Exchange:
             # The engine closed an idle connection while we wrote to it: that says nothing about the replica.
             if self.reading.broken_by != "reset" or connection.answered:
                 return self._verdict()
-            self.reading.broken_by = None
+            self.reading.broken_by = self._connection = None
         try:
-            connection = await self._upstream.connect(self._replica, timeout_s=self._timeouts.connect)
+            connection = self._connection = await self._upstream.connect(
+                self._replica, timeout_s=self._timeouts.connect
+            )
         except (OSError, TimeoutError):
             return Failure("connect")
-        await self._ask(connection, request)
+        if not self._over():  # it may have been cut meanwhile
+            await self._ask(connection, request)
         return self._verdict()
+
+    @property
+    def asked(self) -> bool:
+        """Whether the engine may have seen the request."""
+        return self._connection is not None
 
     def deliver(self, answer: Answer, headers: tuple[Header, ...]) -> None:
         """Send an answer that is not streamed to the client."""

@@ -169,3 +169,17 @@ async def test_a_limit_is_free_again_after_clients_left(open_door: OpenDoor, scr
 
 async def _hang(_request: Any, connection: Any) -> None:
     await connection.closed.wait()
+
+
+async def test_before_an_engine_took_the_connection_nothing_is_charged(open_door: OpenDoor) -> None:
+    with socket.socket() as full, socket.socket() as queued:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        queued.connect(full.getsockname())  # fills the backlog: whoever connects next waits
+        door = await open_door(f"http://127.0.0.1:{full.getsockname()[1]}")
+        async with client_of(door) as client:
+            await client.ask(door, STREAM)
+            await door.until(lambda samples: samples.total("gateway_replica_in_flight") == 1)
+            client.leave("fin")
+            samples = await door.idle()
+    assert samples.total("gateway_tokens_total") == 0
