@@ -5,7 +5,7 @@ from gateway.clock import Clock
 from gateway.errors import NoReplicaAvailable, Overloaded, Refusal, UpstreamFailed
 from gateway.identity.principal import Principal
 from gateway.relay.attempts import Attempts
-from gateway.relay.reading import Outcome
+from gateway.relay.outcome import Outcome
 from gateway.routing.catalog import Model
 from gateway.telemetry.record import CallRecord, Ending, Endpoint
 

@@ -14,10 +14,12 @@ from gateway.errors import BadRequest, Draining, NoReplicaAvailable
 from gateway.relay.client import Answer, Header
 from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, refusal_of
-from gateway.relay.reading import Outcome, Reading
+from gateway.relay.outcome import Outcome
 from gateway.relay.request import build
+from gateway.relay.stream import Stream
 from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.relay.upstream import Upstream
+from gateway.relay.whole import Whole
 from gateway.routing.catalog import Model
 from gateway.routing.pool import Loan
 from gateway.routing.replica import Replica
@@ -141,10 +143,13 @@ class Attempts:
             body = rename_model(body, name)
         return body if asked is None else ask_for_usage(body, continuous=asked.running)
 
-    def _reading(self, replica: Replica, asked: Asking | None) -> Reading:
+    def _reading(self, replica: Replica, asked: Asking | None) -> Stream | Whole:
         engine = self._model.pool.engine
-        unasked = None if asked is None else Unasked(asked, self._call, engine, replica)
-        return Reading(self._call, engine=engine, unasked=unasked)
+        if not self._call.stream:
+            return Whole(self._call, engine=engine)
+        return Stream(
+            self._call, engine=engine, unasked=None if asked is None else Unasked(asked, self._call, engine, replica)
+        )
 
     async def _begin(self, exchange: Exchange, message: bytes) -> Failure | BadRequest | None:
         self._exchange = exchange
@@ -157,7 +162,7 @@ class Attempts:
     ) -> None:
         self.first_byte_at = exchange.first_byte_at
         if not self._call.stream:
-            exchange.deliver(answer, headers)
+            await exchange.relay(request, answer, headers)
             return
         self._observer.stream_opened(self._model.name)
         try:

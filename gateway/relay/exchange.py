@@ -19,31 +19,38 @@ from gateway.relay.client import Answer, ClientConnection, Header
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
 from gateway.relay.failure import Failure, judge
-from gateway.relay.reading import Reading
+from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
+from gateway.relay.whole import Whole
 from gateway.routing.replica import Replica
 
 # What is held of a stream that has no event yet (comments, a very long first event) before it is relayed regardless.
 MAX_HELD_BYTES = 64 * 1024
 
 _STREAM_HEADERS: tuple[Header, ...] = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+_OK = 200  # the seeds know no other success
 
 
 class Exchange:
     """A request to `replica` and its answer; a context manager that owns its connection.
 
-    `reading` holds what the answer said; `first_byte_at` is in the clock's monotonic seconds.
+    `reading` takes in what the answer says; `first_byte_at` is in the clock's monotonic seconds.
     """
 
+    __slots__ = (
+        "_answer", "_asked_at", "_client", "_client_slow", "_clock", "_connection", "_content_type", "_encoded",
+        "_held", "_held_bytes", "_last_byte_at", "_limit_s", "_loop", "_replica", "_stage", "_status", "_stream",
+        "_timeouts", "_timer", "_upstream", "first_byte_at", "reading",
+    )  # fmt: skip
+
     def __init__(
-        self, upstream: Upstream, replica: Replica, timeouts: Timeouts, *, reading: Reading, clock: Clock
+        self, upstream: Upstream, replica: Replica, timeouts: Timeouts, *, reading: Stream | Whole, clock: Clock
     ) -> None:
         self.reading = reading
         self.first_byte_at: float | None = None
         self._upstream = upstream
         self._replica = replica
         self._timeouts = timeouts
-        self._streamed = reading.call.stream
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
@@ -52,12 +59,14 @@ class Exchange:
         self._encoded = False
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._stream: Stream | None = None  # once the head says that the answer is one
         self._answer: Answer | None = None
         self._client: ClientConnection | None = None
         self._client_slow = False
-        self._stage: asyncio.Future[None] = self._loop.create_future()
+        self._stage: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._last_byte_at = 0.0
+        self._limit_s = timeouts.first_byte if isinstance(reading, Stream) else timeouts.answer
+        self._asked_at = self._last_byte_at = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -97,21 +106,21 @@ class Exchange:
         """Whether the engine may have seen the request."""
         return self._connection is not None
 
-    def deliver(self, answer: Answer, headers: tuple[Header, ...]) -> None:
-        """Send an answer that is not streamed to the client."""
-        answer.whole(self._status, (("Content-Type", self._content_type), *headers), b"".join(self._held))
-
     async def relay(self, request: web.BaseRequest, answer: Answer, headers: tuple[Header, ...]) -> None:
-        """Send a stream to the client, to its last byte."""
-        answer.begin(self._status, (("Content-Type", self._content_type), *_STREAM_HEADERS, *headers))
-        answer.send(b"".join(self._held))
+        """Send the answer to the client, to its last byte."""
+        headers = (("Content-Type", self._content_type), *headers)
+        body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
+        if self._stream is None:
+            answer.whole(self._status, headers, body)
+            return
+        answer.begin(self._status, (*headers, *_STREAM_HEADERS))
+        answer.send(body)
         if not self._over():
             self._answer = answer
-            self._stage = self._loop.create_future()
             self._watch_client(request)
-            await self._stage
-        if not self.reading.whole:
-            answer.send(error_event(self.reading.broken_by or "unfinished", at_boundary=self.reading.at_boundary))
+            await self._next_stage()
+        if not self._stream.whole:
+            answer.send(error_event(self._stream.broken_by or "unfinished", at_boundary=self._stream.at_boundary))
         answer.finish()
 
     def cut(self, reason: Break) -> None:
@@ -127,36 +136,36 @@ class Exchange:
         self._status = status
         self._content_type = headers.get(b"content-type", b"").decode("latin-1")
         self._encoded = headers.get(b"content-encoding", b"identity") != b"identity"
+        if status == _OK and isinstance(self.reading, Stream) and self._content_type.startswith("text/event-stream"):
+            self._stream = self.reading
 
     def body(self, data: bytes) -> None:
         """Relay the next bytes, or hold them while the answer cannot be judged yet."""
         self._last_byte_at = self._loop.time()
-        if not self._streams():
-            if not self._held and not self._streamed:
-                self._arm(self._last_byte_at + self._timeouts.idle)
+        if self._answer is not None and self._stream is not None:
+            self._answer.send(self._stream.feed(data))
+        elif self._stream is None:
             self._hold(data)
-            return
-        self._pass_on(self.reading.feed(data))
-        if self._answer is None and (self.reading.began or self._held_bytes > MAX_HELD_BYTES):
-            self._first_byte()
-            self._next_stage()
+        else:
+            self._hold(self._stream.feed(data))
+            if self._stream.began or self._held_bytes > MAX_HELD_BYTES:
+                self._finish_stage()
 
     def end(self) -> None:
         """The answer is complete as HTTP; whether it is as an answer, `reading` knows."""
         self.reading.ended = True
-        self._first_byte()
-        if self._streams():
-            self._pass_on(self.reading.end())
-        elif self._status == 200:  # noqa: PLR2004 the one status whose body is an answer
-            self.reading.take_whole(b"".join(self._held))
-        self._next_stage()
+        if self._stream is not None:
+            self._pass_on(self._stream.end())
+        elif isinstance(self.reading, Whole) and self._status == _OK:
+            self.reading.take(b"".join(self._held))
+        self._finish_stage()
 
     def broken(self, reason: Break) -> None:
         """The answer will not be completed."""
         self.reading.broken_by = reason
-        if self._streams():
-            self._pass_on(self.reading.end())
-        self._next_stage()
+        if self._stream is not None:
+            self._pass_on(self._stream.end())
+        self._finish_stage()
 
     # From the client's connection.
 
@@ -177,21 +186,24 @@ class Exchange:
 
     async def _ask(self, connection: Connection, request: bytes) -> None:
         self._connection = connection
-        self._stage = self._loop.create_future()
+        self._asked_at = self._loop.time()
+        if self._timer is None:
+            self._check_time_at(self._asked_at + self._limit_s)
         connection.send(request, self)
-        self._arm(self._loop.time() + (self._timeouts.first_byte if self._streamed else self._timeouts.answer))
-        await self._stage
+        if not self._over():
+            await self._next_stage()
 
     def _verdict(self) -> Failure | BadRequest | None:
         reading = self.reading
         if reading.broken_by is not None and not reading.began:
             return Failure(reading.broken_by)
-        if self._status != 200:  # noqa: PLR2004 the seeds know no other success
+        if self._status != _OK:
             return judge(self._status, b"".join(self._held))
-        asked_for = self._streams() if self._streamed else reading.is_answer
+        asked_for = self._stream is not None if isinstance(reading, Stream) else reading.began
         # We accept no encoding: what comes encoded all the same can be neither counted nor labelled for the client.
         if not asked_for or self._encoded or (self._over() and not reading.began):
             return Failure("malformed")
+        self.first_byte_at = self._clock.monotonic()
         return None
 
     def _pass_on(self, data: bytes) -> None:
@@ -204,19 +216,15 @@ class Exchange:
         self._held.append(data)
         self._held_bytes += len(data)
 
-    def _streams(self) -> bool:
-        return self._streamed and self._status == 200 and self._content_type.startswith("text/event-stream")  # noqa: PLR2004
-
     def _over(self) -> bool:
         return self.reading.ended or self.reading.broken_by is not None
 
-    def _first_byte(self) -> None:
-        if self.first_byte_at is None:
-            self.first_byte_at = self._clock.monotonic()
-            self._arm(self._last_byte_at + self._timeouts.idle)
+    async def _next_stage(self) -> None:
+        self._stage = self._loop.create_future()
+        await self._stage
 
-    def _next_stage(self) -> None:
-        if not self._stage.done():
+    def _finish_stage(self) -> None:
+        if self._stage is not None and not self._stage.done():
             self._stage.set_result(None)
 
     def _watch_client(self, request: web.BaseRequest) -> None:
@@ -227,20 +235,24 @@ class Exchange:
             if client.writing_paused:
                 self.client_paused()
 
-    def _arm(self, deadline: float) -> None:
-        """Let the answer be cut at `deadline` (loop time) unless it moves on before."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._check_time)
+    def _check_time_at(self, due: float) -> None:
+        """Look at the time limits when one is `due` (loop time), or may be: a shorter one holds once bytes come."""
+        self._timer = self._loop.call_at(min(due, self._loop.time() + self._timeouts.idle), self._check_time)
 
     def _check_time(self) -> None:
-        """Runs once per time limit, not per event: where bytes came since, it moves itself to the next due time."""
+        """Cut the answer where its limit has passed; else come back. Runs once per limit, never per event."""
         if self._over():
             return
         now = self._loop.time()
-        due = (now if self._client_slow else self._last_byte_at) + self._timeouts.idle
-        began = self.first_byte_at is not None or (self._held and not self._streamed)
-        if began and now < due:
-            self._arm(due)
-            return
-        self.cut("timeout")
+        if self._began():
+            due = (now if self._client_slow else self._last_byte_at) + self._timeouts.idle
+        else:
+            due = self._asked_at + self._limit_s
+        if now < due:
+            self._check_time_at(due)
+        else:
+            self.cut("timeout")
+
+    def _began(self) -> bool:
+        """Whether the answer has begun: a stream with its first event, comments do not count; another with any byte."""
+        return self.reading.began if isinstance(self.reading, Stream) else bool(self._held)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.calls.call import Call, Endpoint
 from gateway.calls.usage import Usage
 from gateway.config import PoolEntry
-from gateway.relay.reading import Reading
+from gateway.relay.stream import Stream
 from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.routing.replica import Replica
 from tests.transcripts import (
@@ -57,7 +57,7 @@ def shown(*pieces: bytes, engine: str, call: Call, replica: Replica | None = Non
     replica = replica or replica_of(engine)
     asked = asking(call, engine, replica)
     assert asked is not None
-    reading = Reading(call, engine=engine, unasked=Unasked(asked, call, engine, replica))
+    reading = Stream(call, engine=engine, unasked=Unasked(asked, call, engine, replica))
     client = b"".join([reading.feed(piece) for piece in pieces])
     reading.ended = True
     client += reading.end()
@@ -197,7 +197,7 @@ def test_a_stream_cut_anywhere_shows_no_usage_and_nothing_invented(words: list[s
     direct = b"".join(transcript(*words))
     asked = b"".join(transcript(*words, usage=(7, len(words)), continuous=True))
     call, replica = call_of(), replica_of("vllm")
-    reading = Reading(
+    reading = Stream(
         call, engine="vllm", unasked=Unasked(Asking(running=True, keep_total=False), call, "vllm", replica)
     )
     client = reading.feed(asked[: min(cut, len(asked))])

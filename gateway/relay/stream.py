@@ -1,0 +1,99 @@
+"""A streamed answer: engine's bytes in, client's bytes out, and what was said: if it is whole, what it used. No I/O."""
+
+from gateway.calls.call import Call
+from gateway.calls.usage import Usage
+from gateway.relay.endings import Break
+from gateway.relay.events import Events, is_one_line_of_json
+from gateway.relay.outcome import Ending, Missing, Outcome
+from gateway.relay.scanner import Scanner
+from gateway.relay.unasked import Unasked
+
+_DONE = b"data: [DONE]"
+
+
+class Stream:
+    """One streamed answer. `ended`: the body is complete as HTTP; `broken_by`: why it never will be.
+
+    `at_boundary`: once it is over, whether what the client got of it ends with an event. `unasked` takes out what the
+    client did not ask for; None where it gets all.
+    """
+
+    __slots__ = ("_call", "_events", "_scanner", "_unasked", "at_boundary", "broken_by", "ended")
+
+    def __init__(self, call: Call, *, engine: str, unasked: Unasked | None = None) -> None:
+        self.ended = False
+        self.broken_by: Break | None = None
+        self.at_boundary = True
+        self._call = call
+        self._events = Events()
+        self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
+        self._unasked = unasked
+
+    def feed(self, data: bytes) -> bytes:
+        """Take in the next bytes, and return those that the client gets now."""
+        if is_one_line_of_json(data) and not self._events.pending:  # what engines send, a read each
+            running = self._scanner.line(data)
+            if self._unasked is None:
+                return data
+            return self._unasked.running(data) if running else self._unasked.event(data)
+        events = self._events.feed(data)
+        for event in events:
+            self._scanner.event(event)
+        if self._unasked is not None:
+            data = b"".join([self._unasked.event(event) for event in events])
+        if self._events.overflowed:
+            data += self._give_up()
+        return data
+
+    def end(self) -> bytes:
+        """Return what is left for the client. A last event without its blank line counts, one that was cut does not.
+
+        `[DONE]` counts as it stands: the client reads it too, and nothing can be missing before it.
+        """
+        fragment = self._events.pending
+        if fragment and (self.ended or fragment.strip() == _DONE):
+            self._scanner.event(fragment)
+        if self._unasked is None:
+            self.at_boundary = self._events.at_boundary
+            return b""
+        shown = self._unasked.shown(fragment)
+        self.at_boundary = not shown.strip(b"\r\n")
+        return self._unasked.end() + shown
+
+    @property
+    def began(self) -> bool:
+        """Whether there is something to relay: an event other than `[DONE]`."""
+        return self._scanner.events > self._scanner.done
+
+    @property
+    def whole(self) -> bool:
+        """Whether the client needs no further sign: the answer is complete, or the engine said that it is not."""
+        scanner = self._scanner
+        if scanner.error is not None or scanner.done:
+            return True
+        return self.ended and (scanner.complete or self._events.overflowed)
+
+    def outcome(self, *, client_gone: bool) -> Outcome:
+        """Return how the call ended and what it used."""
+        ending: Ending = "ok"
+        if not self.whole or self._scanner.error is not None:
+            ending = "client_gone" if client_gone else "broken"
+        usage = self._scanner.usage
+        if usage is not None:
+            return Outcome(ending, usage, None)
+        # The prompt was read; of what was generated, the events that bear text are the lower bound.
+        estimate = Usage(prompt=self._call.input_tokens, completion=self._scanner.content_events, source="estimated")
+        return Outcome(ending, estimate, self._missing(ending, client_gone=client_gone))
+
+    def _missing(self, ending: Ending, *, client_gone: bool) -> Missing:
+        if self._events.overflowed:
+            return "event_too_large"
+        if ending == "ok":
+            return "not_reported"
+        return "client_gone" if client_gone else "engine_died"
+
+    def _give_up(self) -> bytes:
+        """Relay an event that is too large to be understood as it comes, and all that follows."""
+        held = b"" if self._unasked is None else self._unasked.end() + self._events.pending
+        self._unasked, self._events.pending = None, b""
+        return held
