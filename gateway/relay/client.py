@@ -111,9 +111,10 @@ class Answer(web.StreamResponse):
 
     def send(self, data: bytes) -> None:
         """Send the next bytes of a stream."""
-        if data:  # an empty chunk would be the last
-            framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
-            self._write(self._with_head(framed))
+        if not data:  # an empty chunk would be the last
+            return
+        framed = b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+        self._write(self._with_head(framed) if self._unsent else framed)
 
     def finish(self) -> None:
         """End a stream cleanly."""
@@ -135,7 +136,7 @@ class Answer(web.StreamResponse):
 
     def _with_head(self, data: bytes) -> bytes:
         head, self._unsent = self._unsent, b""
-        return head + data if head else data
+        return head + data
 
     def _head(self, status: int, headers: Iterable[Header], framing: str) -> bytes:
         self.sent_status = status

@@ -34,6 +34,10 @@ class Events:
         """Take in the next bytes and return the events that they complete."""
         if self.overflowed:
             return []
+        if b"\r" not in data and b"\r" not in self.pending:  # what engines send, many in a read
+            *events, self.pending = (self.pending + data).split(b"\n\n")
+            self.overflowed = len(self.pending) > MAX_EVENT_BYTES
+            return [event + b"\n\n" for event in events]
         scanned = 0
         if self.pending:
             scanned = max(0, len(self.pending) + 1 - _LONGEST_BLANK_LINE)  # no blank line ends before

@@ -32,15 +32,11 @@ class Stream:
     def feed(self, data: bytes) -> bytes:
         """Take in the next bytes, and return those that the client gets now."""
         if is_one_line_of_json(data) and not self._events.pending:  # what engines send, a read each
-            running = self._scanner.line(data)
-            if self._unasked is None:
-                return data
-            return self._unasked.running(data) if running else self._unasked.event(data)
+            return self._line(data)
         events = self._events.feed(data)
-        for event in events:
-            self._scanner.event(event)
+        shown = [self._line(event) if is_one_line_of_json(event) else self._event(event) for event in events]
         if self._unasked is not None:
-            data = b"".join([self._unasked.event(event) for event in events])
+            data = b"".join(shown)
         if self._events.overflowed:
             data += self._give_up()
         return data
@@ -84,6 +80,16 @@ class Stream:
         # The prompt was read; of what was generated, the events that bear text are the lower bound.
         estimate = Usage(prompt=self._call.input_tokens, completion=self._scanner.content_events, source="estimated")
         return Outcome(ending, estimate, self._missing(ending, client_gone=client_gone))
+
+    def _line(self, event: bytes) -> bytes:
+        running = self._scanner.line(event)
+        if self._unasked is None:
+            return event
+        return self._unasked.running(event) if running else self._unasked.event(event)
+
+    def _event(self, event: bytes) -> bytes:
+        self._scanner.event(event)
+        return event if self._unasked is None else self._unasked.event(event)
 
     def _missing(self, ending: Ending, *, client_gone: bool) -> Missing:
         if self._events.overflowed:
