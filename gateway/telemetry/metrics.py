@@ -4,42 +4,28 @@ Labels hold only configured names and words of ours, never a client's or an engi
 """
 
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from typing import Generic, TypeVar
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
 )
-from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 import gateway
 from gateway.admission.observer import Decision
 from gateway.telemetry import buckets
+from gateway.telemetry.cells import UNKNOWN, Cells
 from gateway.telemetry.record import CallRecord
 from gateway.telemetry.replicas import ReplicaCollector, ReplicaState
+from gateway.telemetry.series import Counts, Histograms, Labels, Scraped, add
 from gateway.telemetry.tenants import TenantLabels
-
-UNKNOWN = "unknown"
-
-_Metric = TypeVar("_Metric", bound=MetricWrapperBase)
-
-
-class _Bound(dict[tuple[object, ...], _Metric], Generic[_Metric]):
-    """One metric's children by label values, bound at first use: found again in 0.1 µs where `labels()` takes 1."""
-
-    def __init__(self, metric: _Metric) -> None:
-        super().__init__()
-        self._metric = metric
-
-    def __missing__(self, labels: tuple[object, ...]) -> _Metric:
-        child = self[labels] = self._metric.labels(*labels)
-        return child
 
 
 class Metrics:
@@ -51,30 +37,33 @@ class Metrics:
         # A `_created` series beside every counter would double the largest families for a time that Prometheus infers.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it unannotated
         self.registry = registry or CollectorRegistry()
-        self._models = frozenset(models)
-        self._tenants = tenants
-        self._create_call_metrics()
+        self._models: dict[str | None, str] = {name: name for name in models}
+        self._create_call_metrics(models, tenants)
         self._create_part_metrics()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def _create_call_metrics(self) -> None:
+    def _create_call_metrics(self, models: Collection[str], tenants: TenantLabels) -> None:
         by_model = ("endpoint", "model")
-        self._requests = self._counter(
+        durations = Histograms(buckets.DURATION_S)
+        self._cells = Cells(models, tenants, durations=durations)
+        self._show_counter(
             "gateway_requests_total",
             "Finished calls; status as sent, 499 where the client left before.",
             ("endpoint", "model", "tenant", "status", "outcome"),
+            self._cells.requests,
         )
-        self._tokens = self._counter(
+        self._show_counter(
             "gateway_tokens_total",
             "Tokens used. Cached ones are part of prompt, reasoning ones part of completion.",
             ("model", "tenant", "kind", "source"),
+            self._cells.tokens,
         )
-        self._duration = self._histogram(
+        self._show_histogram(
             "gateway_request_duration_seconds",
             "From the head of a call to the last byte of its answer, refusals included.",
             by_model,
-            buckets.DURATION_S,
+            durations,
         )
         self._first_byte = self._histogram(
             "gateway_first_byte_seconds",
@@ -101,10 +90,13 @@ class Metrics:
         )
 
     def _create_part_metrics(self) -> None:
-        self._decisions = self._counter(
+        self._decisions: Counts = defaultdict(int)
+        self._admitted: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._show_counter(
             "gateway_limit_decisions_total",
             "What each rule said to a call; shadow: it would have refused.",
             ("rule", "decision"),
+            self._decided,
         )
         self._store_time = self._histogram(
             "gateway_store_seconds", "Round trips to the limit store.", ("operation",), buckets.STORE_S
@@ -140,43 +132,46 @@ class Metrics:
             registry=self.registry,
         )
         build = self._gauge("gateway_build_info", "Always 1; the labels say what runs.", ("version", "python"))
-        build[gateway.__version__, platform.python_version()].set(1)
+        build[gateway.__version__, platform.python_version()] = 1
 
     def record(self, call: CallRecord) -> None:
         """Count one finished call."""
-        model, endpoint = self._model(call.model), call.endpoint
-        tenant = self._tenants.label(call.tenant)
-        self._requests[endpoint, model, tenant, call.status, call.ending].inc()
-        self._duration[endpoint, model].observe(call.duration_s)
+        cell = self._cells.of(call)
+        cell.calls += 1
+        cell.duration.observe(call.duration_s)
         if call.overhead_s is not None:
-            self._overhead[endpoint,].observe(call.overhead_s)
-        if call.stream and call.first_byte_s is not None:
-            self._first_byte[endpoint, model].observe(call.first_byte_s)
-            self._observe_output_token(call, model, first_byte_s=call.first_byte_s)
-        if call.usage_missing is not None:
-            self._usage_missing[model, call.usage_missing].inc()
+            self._overhead[call.endpoint,].observe(call.overhead_s)
         if call.usage is not None:
-            self._count_tokens(call, model, tenant=tenant)
+            cell.tokens[call.usage.source].add(call.usage)
+        if call.stream and call.first_byte_s is not None:
+            self._first_byte[call.endpoint, cell.model].observe(call.first_byte_s)
+            self._observe_output_token(call, cell.model, first_byte_s=call.first_byte_s)
+        if call.usage_missing is not None:
+            self._usage_missing[cell.model, call.usage_missing] += 1
 
     def call_started(self, model: str | None) -> None:
         """Count a call as under way; `call_ended` with the same model must follow."""
-        self._in_flight[self._model(model),].inc()
+        self._in_flight[self._models.get(model, UNKNOWN),] += 1
 
     def call_ended(self, model: str | None) -> None:
         """Take back what `call_started` counted."""
-        self._in_flight[self._model(model),].dec()
+        self._in_flight[self._models.get(model, UNKNOWN),] -= 1
 
     def stream_opened(self, model: str | None) -> None:
         """Count a stream as open; `stream_closed` with the same model must follow."""
-        self._streams[self._model(model),].inc()
+        self._streams[self._models.get(model, UNKNOWN),] += 1
 
     def stream_closed(self, model: str | None) -> None:
         """Take back what `stream_opened` counted."""
-        self._streams[self._model(model),].dec()
+        self._streams[self._models.get(model, UNKNOWN),] -= 1
 
     def limit_decided(self, rule: str, decision: Decision) -> None:
         """Count what a rule, by its configured name, said to a call."""
-        self._decisions[rule, decision].inc()
+        self._decisions[rule, decision] += 1
+
+    def limits_admitted(self, rules: tuple[str, ...]) -> None:
+        """Count that all of these rules let one call through; costs what one `limit_decided` does."""
+        self._admitted[rules] += 1
 
     def store_answered(self, operation: str, seconds: float) -> None:
         """Observe one round trip to the store; `operation` is the store's own word for it."""
@@ -184,7 +179,7 @@ class Metrics:
 
     def store_failed(self, operation: str) -> None:
         """Count a round trip to the store that failed or timed out."""
-        self._store_failures[operation,].inc()
+        self._store_failures[operation,] += 1
 
     def plan_unknown(self) -> None:
         """Count a token that claimed a plan which does not exist."""
@@ -196,7 +191,7 @@ class Metrics:
 
     def attempt(self, pool: str, replica: str, *, result: str) -> None:
         """Count a try on a replica (`host:port`); `result` is one of routing's words, never an engine's text."""
-        self._attempts[pool, replica, result].inc()
+        self._attempts[pool, replica, result] += 1
 
     def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""
@@ -204,18 +199,22 @@ class Metrics:
 
     def auth_failure(self, reason: str) -> None:
         """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""
-        self._auth_failures[reason,].inc()
+        self._auth_failures[reason,] += 1
 
     def key_set_refresh(self, issuer: str, result: str) -> None:
         """Count a fetch of a configured issuer's key set."""
-        self._key_sets[issuer, result].inc()
+        self._key_sets[issuer, result] += 1
 
     def event_loop_lag(self, seconds: float) -> None:
         """Observe how much later than asked a timer fired."""
         self._lag.observe(seconds)
 
-    def _model(self, model: str | None) -> str:
-        return model if model in self._models else UNKNOWN
+    def _decided(self) -> Iterable[tuple[Labels, int]]:
+        decided = self._decisions.copy()
+        for rules, calls in dict(self._admitted).items():
+            for rule in rules:
+                decided[rule, "admitted"] += calls
+        return decided.items()
 
     def _observe_output_token(self, call: CallRecord, model: str, *, first_byte_s: float) -> None:
         usage = call.usage
@@ -224,24 +223,28 @@ class Metrics:
             seconds = (call.duration_s - first_byte_s) / (usage.completion - 1)
             self._output_token[call.endpoint, model].observe(seconds)
 
-    def _count_tokens(self, call: CallRecord, model: str, *, tenant: str) -> None:
-        usage = call.usage
-        assert usage is not None
-        tokens, source = self._tokens, usage.source
-        tokens[model, tenant, "prompt", source].inc(usage.prompt)
-        tokens[model, tenant, "completion", source].inc(usage.completion)
-        if usage.cached:
-            tokens[model, tenant, "cached", source].inc(usage.cached)
-        if usage.reasoning:
-            tokens[model, tenant, "reasoning", source].inc(usage.reasoning)
+    def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> Counts:
+        counts: Counts = defaultdict(int)
+        self._show_counter(name, meaning, labels, lambda: dict(counts).items())
+        return counts
 
-    def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> _Bound[Counter]:
-        return _Bound(Counter(name, meaning, labels, registry=self.registry))
+    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...]) -> Counts:
+        counts: Counts = defaultdict(int)
+        empty = partial(GaugeMetricFamily, name, meaning, labels=labels)
+        self.registry.register(Scraped(empty, lambda family: add(family, dict(counts).items())))
+        return counts
 
-    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...]) -> _Bound[Gauge]:
-        return _Bound(Gauge(name, meaning, labels, registry=self.registry))
+    def _histogram(self, name: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Histograms:
+        histograms = Histograms(bounds)
+        self._show_histogram(name, meaning, labels, histograms)
+        return histograms
 
-    def _histogram(
-        self, name: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]
-    ) -> _Bound[Histogram]:
-        return _Bound(Histogram(name, meaning, labels, buckets=bounds, registry=self.registry))
+    def _show_counter(
+        self, name: str, meaning: str, labels: tuple[str, ...], read: Callable[[], Iterable[tuple[Labels, int]]]
+    ) -> None:
+        empty = partial(CounterMetricFamily, name, meaning, labels=labels)
+        self.registry.register(Scraped(empty, lambda family: add(family, read())))
+
+    def _show_histogram(self, name: str, meaning: str, labels: tuple[str, ...], histograms: Histograms) -> None:
+        empty = partial(HistogramMetricFamily, name, meaning, labels=labels)
+        self.registry.register(Scraped(empty, histograms.fill))

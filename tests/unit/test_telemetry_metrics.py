@@ -1,13 +1,18 @@
 import secrets
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import pytest
-from prometheus_client import generate_latest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway.calls.usage import Usage
+from gateway.telemetry import buckets
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.tenants import TenantLabels
@@ -115,6 +120,61 @@ def test_ten_thousand_random_tenants_and_models_leave_a_bounded_scrape(metrics: 
 def test_a_tenant_that_no_encoding_can_hold_leaves_the_scrape_whole(metrics: Metrics) -> None:
     metrics.record(finished(tenant="\ud800"))
     assert samples(generate_latest(metrics.registry), "gateway_requests_total", "tenant") == {"other"}
+
+
+def test_a_tenant_or_model_called_unknown_is_counted_with_nobody_only_where_it_has_that_label() -> None:
+    bounded, full = (Metrics(["unknown"], TenantLabels([], max_tenants=most)) for most in (200, 0))
+    for metrics in (bounded, full):
+        for tenant in (None, "unknown"):
+            for model in (None, "unknown", "other"):
+                metrics.record(finished(tenant=tenant, model=model))
+    labels = {"endpoint": "chat", "model": "unknown", "status": 200, "outcome": "ok"}
+    assert value(bounded, "gateway_requests_total", **labels, tenant="unknown") == 6
+    assert value(full, "gateway_requests_total", **labels, tenant="unknown") == 3
+    assert value(full, "gateway_requests_total", **labels, tenant="other") == 3
+
+
+def test_rules_that_all_admit_a_call_count_as_if_each_had_been_told(metrics: Metrics) -> None:
+    metrics.limits_admitted(("key-requests", "tenant-tokens"))
+    metrics.limits_admitted(("key-requests",))
+    metrics.limit_decided("key-requests", "admitted")
+    metrics.limit_decided("key-requests", "refused")
+    name = "gateway_limit_decisions_total"
+    assert value(metrics, name, rule="key-requests", decision="admitted") == 3
+    assert value(metrics, name, rule="key-requests", decision="refused") == 1
+    assert value(metrics, name, rule="tenant-tokens", decision="admitted") == 1
+
+
+@given(st.lists(st.sampled_from((0.0, *buckets.STORE_S, 0.00019, 9.9, 10.1, 1e9)), min_size=1))
+def test_a_histogram_is_exposed_as_the_library_would(seconds: list[float]) -> None:
+    registry = CollectorRegistry()
+    library = Histogram(
+        "gateway_store_seconds", "Round trips.", ["operation"], buckets=buckets.STORE_S, registry=registry
+    )
+    metrics = Metrics([], TenantLabels([], max_tenants=0))
+    for one in seconds:
+        library.labels("reserve").observe(one)
+        metrics.store_answered("reserve", one)
+    lines = [line for line in generate_latest(metrics.registry).splitlines() if b"gateway_store_seconds" in line]
+    assert lines[2:] == generate_latest(registry).splitlines()[2:]
+
+
+def test_a_scrape_in_a_thread_beside_calls_sees_every_series_whole_and_none_twice(metrics: Metrics) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        scrape = thread.submit(generate_latest, metrics.registry)
+        scrapes = [scrape]
+        for number in count():
+            if len(scrapes) > 4 and number >= 20_000:
+                break
+            metrics.record(finished(tenant=str(number % 200), status=200 + number % 50))
+            metrics.limits_admitted((str(number % 100), str(number % 99)))
+            if scrape.done():
+                scrape = thread.submit(generate_latest, metrics.registry)
+                scrapes.append(scrape)
+    for text in (*(scrape.result() for scrape in scrapes), generate_latest(metrics.registry)):
+        found = [line.rpartition(b" ")[0] for line in text.splitlines() if not line.startswith(b"#")]
+        assert len(found) == len(set(found))
+    assert value(metrics, "gateway_request_duration_seconds_count", endpoint="chat", model=MODEL) == number
 
 
 def test_both_formats_parse_and_follow_the_naming_rules(metrics: Metrics) -> None:
