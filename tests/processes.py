@@ -175,7 +175,8 @@ class Processes:
 
 @pytest.fixture
 async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    unlimited, patience = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(connector=unlimited, timeout=patience) as session:
         started = Processes(tmp_path, session)
         try:
             yield started
