@@ -1,7 +1,6 @@
 """One validated inference request."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Endpoint = Literal["chat", "completions"]
 
@@ -11,17 +10,17 @@ PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v
 ToolChoice = Literal["auto", "none", "required", "named"]
 
 
-@dataclass(frozen=True, slots=True)
-class ContentPart:
+class ContentPart(NamedTuple):
     """A content part of a message: its `type` and where it stands (`messages[0].content[1]`)."""
 
     type: str
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """What the later stages need to know of a valid body. Only `parse` makes one.
+
+    A named tuple is made in a third of the time of a frozen dataclass, which sets every field by a call of its own.
 
     `model` is as the client wrote it. `input_tokens` is an estimate from bytes. `output_tokens` is the largest output
     that the client declared for one choice, None when it declared none. `generations` is how many outputs the engine

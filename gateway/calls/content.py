@@ -1,11 +1,7 @@
-"""The messages of a chat -> which kinds of content part they hold, and how much of the body is not text.
+"""The messages of a chat -> which kinds of content part they hold, and how much of the body is not text."""
 
-Nothing here refuses a message: the schema does. Malformed messages are passed over.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from gateway.calls.call import ContentPart
 
@@ -14,8 +10,7 @@ DESCRIBED = frozenset({"text", "image_url"})
 _STAND_IN = {"type": "text", "text": ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """What the parts of all messages amount to.
 
     `parts` has the first of each type. `media` counts the parts that are not text, and `media_size` the characters of
@@ -27,36 +22,35 @@ class Content:
     media_size: int = 0
 
 
-def read_content(messages: Any) -> Content:
-    """Look through the content parts of `messages`, whatever it is."""
-    first: dict[str, ContentPart] = {}
-    media = media_size = 0
-    for index, position, part in _parts(messages):
-        kind = part["type"]
-        if kind not in first:
-            first[kind] = ContentPart(kind, f"messages[{index}].content[{position}]")
-        if kind != "text":
-            media += 1
-            media_size += _size_of_strings(part)
-    return Content(tuple(first.values()), media, media_size)
+TEXT = Content()
+
+
+def read_content(messages: Sequence[dict[str, Any]]) -> Content:
+    """Look through the content parts of valid messages, as the client wrote them."""
+    in_parts = [index for index, message in enumerate(messages) if isinstance(message.get("content"), list)]
+    return _read_parts(messages, in_parts) if in_parts else TEXT
 
 
 def described(body: dict[str, Any]) -> dict[str, Any]:
-    """Return `body` with a stand-in for each content part of a kind that the schema does not describe."""
-    return {**body, "messages": [_described_message(message) for message in body["messages"]]}
+    """Return `body`, valid or not, with a stand-in for each content part that the schema does not describe."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return body
+    return {**body, "messages": [_described_message(message) for message in messages]}
 
 
-def _parts(messages: Any) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list):
-            for position, part in enumerate(content):
-                if _is_part(part):
-                    yield index, position, part
-
-
-def _is_part(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("type"), str)
+def _read_parts(messages: Sequence[dict[str, Any]], in_parts: Sequence[int]) -> Content:
+    first: dict[str, ContentPart] = {}
+    media = media_size = 0
+    for index in in_parts:
+        for position, part in enumerate(messages[index]["content"]):
+            kind = part["type"]
+            if kind not in first:
+                first[kind] = ContentPart(kind, f"messages[{index}].content[{position}]")
+            if kind != "text":
+                media += 1
+                media_size += _size_of_strings(part)
+    return Content(tuple(first.values()), media, media_size)
 
 
 def _size_of_strings(part: dict[str, Any]) -> int:
@@ -68,5 +62,9 @@ def _described_message(message: Any) -> Any:
     content = message.get("content") if isinstance(message, dict) else None
     if not isinstance(content, list):
         return message
-    parts = [_STAND_IN if _is_part(part) and part["type"] not in DESCRIBED else part for part in content]
-    return {**message, "content": parts}
+    return {**message, "content": [_described_part(part) for part in content]}
+
+
+def _described_part(part: Any) -> Any:
+    kind = part.get("type") if isinstance(part, dict) else None
+    return _STAND_IN if isinstance(kind, str) and kind not in DESCRIBED else part

@@ -23,11 +23,10 @@ _TYPES = {
     "bool_type": "true or false",
     "list_type": "a list",
     "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
 }
 _BOUNDS = {
     "greater_than_equal": "at least {ge}",
+    "finite_number": "a finite number",
     "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",
     "string_too_short": "a string that is not empty",

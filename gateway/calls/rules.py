@@ -19,28 +19,33 @@ RESPONSE_FORMATS = ("text", "json_object", "json_schema")
 def check_chat(request: ChatCompletionRequestBody) -> ToolChoice | None:
     """Check a chat; return its tool choice."""
     _check_stream_options(request)
-    if request.top_logprobs and not request.logprobs:
+    if request.get("top_logprobs") and not request.get("logprobs"):
         raise InvalidValue("top_logprobs: needs logprobs to be true.", param="top_logprobs")
-    if request.reasoning_effort is not None and request.reasoning_effort not in REASONING_EFFORTS:
-        raise _unsupported("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
-    if request.response_format is not None:
-        _check_response_format(request.response_format)
-    if request.tools is not None:
-        _check_tools(request.tools)
-    return None if request.tool_choice is None else _tool_choice(request)
+    effort = request.get("reasoning_effort")
+    if effort is not None and effort not in REASONING_EFFORTS:
+        raise _unsupported("reasoning_effort", effort, REASONING_EFFORTS)
+    if (response_format := request.get("response_format")) is not None:
+        _check_response_format(response_format)
+    if (tools := request.get("tools")) is not None:
+        _check_tools(tools)
+    choice = request.get("tool_choice")
+    return None if choice is None else _tool_choice(choice, tools)
 
 
 def check_completion(request: CompletionRequestBody) -> None:
     """Check a completion."""
     _check_stream_options(request)
-    if request.echo and request.suffix is not None:
+    echo = request.get("echo")
+    if echo and request.get("suffix") is not None:
         raise InvalidValue("suffix: cannot be had together with echo.", param="suffix")
-    if request.max_tokens == 0 and not request.echo:
+    if request.get("max_tokens") == 0 and not echo:
         raise InvalidValue("max_tokens: expected at least 1, or 0 together with echo.", param="max_tokens")
-    best_of, n = request.best_of or 1, request.n or 1
-    if request.best_of is not None and best_of < n:
+    best_of, n = request.get("best_of"), request.get("n") or 1
+    if best_of is None:
+        return
+    if best_of < n:
         raise InvalidValue(f"best_of: expected at least n, which is {n}, got {best_of}.", param="best_of")
-    if request.stream and best_of > 1:
+    if request.get("stream") and best_of > 1:
         raise InvalidValue(
             "best_of: a stream cannot be the best of several; leave stream or best_of out.", param="best_of"
         )
@@ -56,14 +61,15 @@ def continuous_usage(options: Any) -> bool:
 
 
 def _check_stream_options(request: ChatCompletionRequestBody | CompletionRequestBody) -> None:
-    if request.stream_options is not None and not request.stream:
+    if request.get("stream_options") is not None and not request.get("stream"):
         raise InvalidValue("stream_options: only where stream is true.", param="stream_options")
 
 
 def _check_response_format(response_format: ResponseFormat) -> None:
-    if response_format.type not in RESPONSE_FORMATS:
-        raise _unsupported("response_format.type", response_format.type, RESPONSE_FORMATS)
-    if response_format.type == "json_schema" and response_format.json_schema is None:
+    kind = response_format["type"]
+    if kind not in RESPONSE_FORMATS:
+        raise _unsupported("response_format.type", kind, RESPONSE_FORMATS)
+    if kind == "json_schema" and response_format.get("json_schema") is None:
         path = "response_format.json_schema"
         raise MissingField(f"{path} is required where the type is json_schema.", param=path)
 
@@ -77,11 +83,10 @@ def _check_tools(tools: list[Any]) -> None:
             raise MissingField(f"{path} is required: a string that is not empty.", param=path)
 
 
-def _tool_choice(request: ChatCompletionRequestBody) -> ToolChoice:
-    choice = request.tool_choice
+def _tool_choice(choice: Any, tools: list[Any] | None) -> ToolChoice:
     if choice == "none":
         return "none"
-    if request.tools is None:
+    if tools is None:
         raise InvalidValue("tool_choice: needs tools.", param="tool_choice")
     if choice == "auto":
         return "auto"

@@ -1,10 +1,11 @@
 """The components that only `POST /v1/chat/completions` has, under their own names."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Required, TypeAlias
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from gateway.schemas.component import Component, Float, Int32, Int64, List, NonEmpty
+from gateway.schemas.component import Float, Int32, Int64, List, NonEmpty, component
 from gateway.schemas.ranges import Choices, LogitBias, Penalty, Positive, Temperature, TopLogprobs, TopP
 from gateway.schemas.shared import StopSequence, StreamOptions, Usage
 
@@ -32,174 +33,194 @@ __all__ = [
 ]
 
 
-class Url(Component):
+@component
+class Url(TypedDict, total=False):
     """Where a picture is: an address, or the picture itself as a data URL."""
 
-    url: str
+    url: Required[str]
 
 
-class ImageUrl(Component):
+@component
+class ImageUrl(TypedDict, total=False):
     """A picture."""
 
-    type: str
-    image_url: Url
+    type: Required[str]
+    image_url: Required[Url]
 
 
-class Text(Component):
+@component
+class Text(TypedDict, total=False):
     """A piece of text."""
 
-    type: str
-    text: str
+    type: Required[str]
+    text: Required[str]
 
 
-class MessageContent_ImageUrl(ImageUrl):  # noqa: N801 the component's own name
+@component
+class MessageContent_ImageUrl(TypedDict, total=False):  # noqa: N801 the component's own name
     """A content part that is a picture."""
 
-    type: Literal["image_url"]
+    type: Required[Literal["image_url"]]
+    image_url: Required[Url]
 
 
-class MessageContent_Text(Text):  # noqa: N801 the component's own name
+@component
+class MessageContent_Text(TypedDict, total=False):  # noqa: N801 the component's own name
     """A content part that is text."""
 
-    type: Literal["text"]
+    type: Required[Literal["text"]]
+    text: Required[str]
 
 
 MessageContent: TypeAlias = Annotated[MessageContent_ImageUrl | MessageContent_Text, Field(discriminator="type")]
 
 
-class Message(Component):
+@component
+class Message(TypedDict, total=False):
     """A message of text, of tool calls, or both. Any role."""
 
-    role: str
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: List[Any] | None = None
+    role: Required[str]
+    content: str | None
+    reasoning_content: str | None
+    tool_calls: List[Any] | None
 
 
-class ImageMessage(Component):
+@component
+class ImageMessage(TypedDict, total=False):
     """A message in parts."""
 
-    role: str
-    content: List[MessageContent]
+    role: Required[str]
+    content: Required[List[MessageContent]]
 
 
 # Left to right: nearly every message is plain text, and trying both kinds costs half as much again.
 ChatCompletionMessageType: TypeAlias = Annotated[Message | ImageMessage, Field(union_mode="left_to_right")]
 
 
-class JsonSchemaResponseFormat(Component):
+@component
+class JsonSchemaResponseFormat(TypedDict, total=False):
     """The schema that an answer has to follow."""
 
-    name: str
-    description: str | None = None
-    schema_: Any = Field(None, alias="schema")
-    strict: bool | None = None
+    name: Required[str]
+    description: str | None
+    schema: Any
+    strict: bool | None
 
 
-class ResponseFormat(Component):
+@component
+class ResponseFormat(TypedDict, total=False):
     """The form of the answer: text, any JSON object, or JSON of a given schema."""
 
-    type: str
-    json_schema: JsonSchemaResponseFormat | None = None
+    type: Required[str]
+    json_schema: JsonSchemaResponseFormat | None
 
 
-class ChatCompletionRequestBody(Component):
+@component
+class ChatCompletionRequestBody(TypedDict, total=False):
     """A conversation and how to go on from it."""
 
-    model: NonEmpty
-    messages: Annotated[List[ChatCompletionMessageType], Field(min_length=1)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_completion_tokens: Positive | None = None
-    max_tokens: Positive | None = None
-    n: Choices | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
-    logprobs: bool | None = None
-    presence_penalty: Penalty | None = None
-    response_format: ResponseFormat | None = None
-    stop: StopSequence | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_logprobs: TopLogprobs | None = None
-    tool_choice: Any = None
-    tools: List[Any] | None = None
-    seed: Int64 | None = None
-    reasoning_effort: str | None = None
+    model: Required[NonEmpty]
+    messages: Required[Annotated[List[ChatCompletionMessageType], Field(min_length=1)]]
+    stream: bool | None
+    stream_options: StreamOptions | None
+    max_completion_tokens: Positive | None
+    max_tokens: Positive | None
+    n: Choices | None
+    frequency_penalty: Penalty | None
+    logit_bias: LogitBias | None
+    logprobs: bool | None
+    presence_penalty: Penalty | None
+    response_format: ResponseFormat | None
+    stop: StopSequence | None
+    temperature: Temperature | None
+    top_p: TopP | None
+    top_logprobs: TopLogprobs | None
+    tool_choice: Any
+    tools: List[Any] | None
+    seed: Int64 | None
+    reasoning_effort: str | None
 
 
-class NestedLogprobToken(Component):
+@component
+class NestedLogprobToken(TypedDict, total=False):
     """A token that was likely at this place."""
 
-    token: str
-    logprob: Float
-    bytes: List[Int32] | None = None
+    token: Required[str]
+    logprob: Required[Float]
+    bytes: List[Int32] | None
 
 
-class LogprobToken(Component):
+@component
+class LogprobToken(TypedDict, total=False):
     """A token of the answer and its rivals."""
 
-    token: str
-    logprob: Float
-    bytes: List[Int32] | None = None
-    top_logprobs: List[NestedLogprobToken] | None = None
+    token: Required[str]
+    logprob: Required[Float]
+    bytes: List[Int32] | None
+    top_logprobs: List[NestedLogprobToken] | None
 
 
-class MessageLogprobs(Component):
+@component
+class MessageLogprobs(TypedDict, total=False):
     """The likelihood of each token of an answer."""
 
-    content: List[LogprobToken]
+    content: Required[List[LogprobToken]]
 
 
-class ChatCompletionChoice(Component):
+@component
+class ChatCompletionChoice(TypedDict, total=False):
     """One answer."""
 
-    index: Int32
-    message: Message
-    logprobs: MessageLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: Any = None
+    index: Required[Int32]
+    message: Required[Message]
+    logprobs: MessageLogprobs | None
+    finish_reason: str | None
+    stop_reason: Any
 
 
-class Delta(Component):
+@component
+class Delta(TypedDict, total=False):
     """The next piece of a message."""
 
-    role: str | None = None
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: Any = None
+    role: str | None
+    content: str | None
+    reasoning_content: str | None
+    tool_calls: Any
 
 
-class ChatCompletionStreamChoice(Component):
+@component
+class ChatCompletionStreamChoice(TypedDict, total=False):
     """The next piece of one answer."""
 
-    index: Int32
-    delta: Delta
-    logprobs: MessageLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: Any = None
+    index: Required[Int32]
+    delta: Required[Delta]
+    logprobs: MessageLogprobs | None
+    finish_reason: str | None
+    stop_reason: Any
 
 
-class ChatCompletionResponseBody(Component):
+@component
+class ChatCompletionResponseBody(TypedDict, total=False):
     """The whole answer."""
 
-    id: str
-    object: str
-    created: Int64
-    model: str
-    choices: List[ChatCompletionChoice]
-    usage: Usage
-    prompt_logprobs: str | None = None
-    system_fingerprint: str | None = None
+    id: Required[str]
+    object: Required[str]
+    created: Required[Int64]
+    model: Required[str]
+    choices: Required[List[ChatCompletionChoice]]
+    usage: Required[Usage]
+    prompt_logprobs: str | None
+    system_fingerprint: str | None
 
 
-class ChatCompletionStreamedResponse(Component):
+@component
+class ChatCompletionStreamedResponse(TypedDict, total=False):
     """One event of a streamed answer."""
 
-    id: str
-    object: str
-    created: Int64
-    model: str
-    choices: List[ChatCompletionStreamChoice]
-    usage: Usage | None = None
-    system_fingerprint: str | None = None
+    id: Required[str]
+    object: Required[str]
+    created: Required[Int64]
+    model: Required[str]
+    choices: Required[List[ChatCompletionStreamChoice]]
+    usage: Usage | None
+    system_fingerprint: str | None

@@ -1,10 +1,11 @@
 """The components that only `POST /v1/completions` has, under their own names."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Required, TypeAlias
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from gateway.schemas.component import Component, Float, Int32, Int64, List, NonEmpty
+from gateway.schemas.component import Float, Int32, Int64, List, NonEmpty, component
 from gateway.schemas.ranges import Choices, LogitBias, Logprobs, NotNegative, Penalty, Temperature, TopP
 from gateway.schemas.shared import StopSequence, StreamOptions, Usage
 
@@ -31,74 +32,80 @@ PromptValue: TypeAlias = Annotated[
 ]
 
 
-class CompletionRequestBody(Component):
+@component
+class CompletionRequestBody(TypedDict, total=False):
     """A prompt, or several, and how to go on from it."""
 
-    model: NonEmpty
-    prompt: PromptValue
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: NotNegative | None = None
-    n: Choices | None = None
-    frequency_penalty: Penalty | None = None
-    logit_bias: LogitBias | None = None
-    logprobs: Logprobs | None = None
-    presence_penalty: Penalty | None = None
-    stop: StopSequence | None = None
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    echo: bool | None = None
-    suffix: str | None = None
-    best_of: Choices | None = None
-    seed: Int64 | None = None
+    model: Required[NonEmpty]
+    prompt: Required[PromptValue]
+    stream: bool | None
+    stream_options: StreamOptions | None
+    max_tokens: NotNegative | None
+    n: Choices | None
+    frequency_penalty: Penalty | None
+    logit_bias: LogitBias | None
+    logprobs: Logprobs | None
+    presence_penalty: Penalty | None
+    stop: StopSequence | None
+    temperature: Temperature | None
+    top_p: TopP | None
+    echo: bool | None
+    suffix: str | None
+    best_of: Choices | None
+    seed: Int64 | None
 
 
-class LogProbs(Component):
+@component
+class LogProbs(TypedDict, total=False):
     """The likelihood of each token of a completion."""
 
-    tokens: List[str] | None = None
-    token_logprobs: List[Float] | None = None
-    top_logprobs: List[dict[str, Float]] | None = None
-    text_offset: List[Int32] | None = None
+    tokens: List[str] | None
+    token_logprobs: List[Float] | None
+    top_logprobs: List[dict[str, Float]] | None
+    text_offset: List[Int32] | None
 
 
-class CompletionChoice(Component):
+@component
+class CompletionChoice(TypedDict, total=False):
     """One completion of one prompt."""
 
-    text: str
-    index: Int32
-    logprobs: LogProbs | None = None
-    finish_reason: str | None = None
+    text: Required[str]
+    index: Required[Int32]
+    logprobs: LogProbs | None
+    finish_reason: str | None
 
 
-class CompletionStreamChoice(Component):
+@component
+class CompletionStreamChoice(TypedDict, total=False):
     """The next piece of one completion."""
 
-    index: Int32
-    text: str
-    logprobs: LogProbs | None = None
-    finish_reason: str | None = None
+    index: Required[Int32]
+    text: Required[str]
+    logprobs: LogProbs | None
+    finish_reason: str | None
 
 
-class CompletionResponseBody(Component):
+@component
+class CompletionResponseBody(TypedDict, total=False):
     """The whole answer."""
 
-    id: str
-    object: str
-    created: Int64
-    model: str
-    choices: List[CompletionChoice]
-    usage: Usage
-    system_fingerprint: str | None = None
+    id: Required[str]
+    object: Required[str]
+    created: Required[Int64]
+    model: Required[str]
+    choices: Required[List[CompletionChoice]]
+    usage: Required[Usage]
+    system_fingerprint: str | None
 
 
-class CompletionStreamedResponse(Component):
+@component
+class CompletionStreamedResponse(TypedDict, total=False):
     """One event of a streamed answer."""
 
-    id: str
-    object: str
-    created: Int64
-    model: str
-    choices: List[CompletionStreamChoice]
-    usage: Usage | None = None
-    system_fingerprint: str | None = None
+    id: Required[str]
+    object: Required[str]
+    created: Required[Int64]
+    model: Required[str]
+    choices: Required[List[CompletionStreamChoice]]
+    usage: Usage | None
+    system_fingerprint: str | None

@@ -1,19 +1,16 @@
-"""What every component is made of: a strict base, and the documents' number formats with their ranges.
+"""What every component is made of: strict validation, and the documents' number formats with their ranges.
 
+Components are typed dicts: a body is checked without building a model of every message, which costs half as much again.
 Strict: no number from a string, no integer from a boolean or a float. A field that is null is as good as absent, absent
-fields are None whatever default the documents name, and unknown fields are let through unread.
+fields stay absent whatever default the documents name, and unknown fields are let through unread.
 """
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, with_config
 
-
-class Component(BaseModel):
-    """A component of the OpenAPI documents."""
-
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=True)
-
+# The decorator of every component.
+component = with_config(ConfigDict(strict=True, allow_inf_nan=False, hide_input_in_errors=True))
 
 Item = TypeVar("Item")
 

@@ -1,10 +1,11 @@
 """The components that both OpenAPI documents have, alike in both."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Required, TypeAlias
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from gateway.schemas.component import Component, List, NonEmpty, Uint32
+from gateway.schemas.component import List, NonEmpty, Uint32, component
 
 __all__ = ["ApiError", "ErrorResponse", "StopSequence", "StreamOptions", "Usage"]
 
@@ -12,31 +13,35 @@ __all__ = ["ApiError", "ErrorResponse", "StopSequence", "StreamOptions", "Usage"
 StopSequence: TypeAlias = NonEmpty | Annotated[List[NonEmpty], Field(max_length=4)]
 
 
-class StreamOptions(Component):
+@component
+class StreamOptions(TypedDict, total=False):
     """What a stream carries beside the answer."""
 
-    include_usage: bool
+    include_usage: Required[bool]
 
 
-class Usage(Component):
+@component
+class Usage(TypedDict, total=False):
     """Tokens of one call as the engine counted them."""
 
-    prompt_tokens: Uint32
-    total_tokens: Uint32
-    completion_tokens: Uint32
-    prompt_tokens_details: Any = None
+    prompt_tokens: Required[Uint32]
+    total_tokens: Required[Uint32]
+    completion_tokens: Required[Uint32]
+    prompt_tokens_details: Any
 
 
-class ApiError(Component):
+@component
+class ApiError(TypedDict, total=False):
     """What went wrong, where, and of which kind."""
 
-    code: str
-    message: str
-    param: str | None = None
-    error_type: str
+    code: Required[str]
+    message: Required[str]
+    param: str | None
+    error_type: Required[str]
 
 
-class ErrorResponse(Component):
+@component
+class ErrorResponse(TypedDict, total=False):
     """The body of every answer that is not a success."""
 
-    error: ApiError
+    error: Required[ApiError]
