@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Coroutine
@@ -22,8 +23,12 @@ from gateway.identity.keys import KeySetUnusable
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
 
+_log = logging.getLogger(__name__)
+
 FAILED = 1
 BAD_CONFIG = 2
+
+_NO_RELOAD = "the config is read at start only; to apply a change, start another gateway and end this one with SIGTERM"
 
 # Some hundred calls' worth; Python's own 700 is less than two.
 _NEW_OBJECTS_BEFORE_COLLECTING = 20_000
@@ -139,6 +144,7 @@ async def _serve(settings: Config) -> None:
         door = Gateway(settings, writer)
         await door.start()
         _collect_less()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP: %s", _NO_RELOAD)
         await _until_told_to_stop()
         await door.stop()
     finally:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from gateway.config import Config
 
 DEFAULT_PATH = Path("config.yaml")
+_UNKNOWN_KEY = "is not a key of this section"
 _REFERENCE = re.compile(r"\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 
 
@@ -111,8 +112,10 @@ def _resolve(value: object, environment: Mapping[str, str], path: str, problems:
 def _explain(location: tuple[int | str, ...], message: str) -> str:
     path = ""
     for step in location:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}"
-    message = message.removeprefix("Value error, ").replace(
-        "Extra inputs are not permitted", "is not a key of this section"
-    )
+        path += f"[{step}]" if isinstance(step, int) else "" if step == "[key]" else f".{step}"
+    if "[key]" in location:
+        message = "expected text as a key; quote it"
+    elif message.startswith("Input should be a valid dictionary or instance of"):
+        message = "expected a section with keys below it"
+    message = message.removeprefix("Value error, ").replace("Extra inputs are not permitted", _UNKNOWN_KEY)
     return f"{path.lstrip('.')}: {message}" if path else message

@@ -66,6 +66,8 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
             "auth.issuers[0].claims.tenant: not a JMESPath expression",
         ),
         ("auth.issuers", [{"issuer": "gateway-development", "jwks": "/k"}], "auth: issuers: 'gateway-development' is"),
+        ("server", None, "server: expected a section with keys below it"),
+        ("limits.tenants", {123: {}}, "limits.tenants[123]: expected text as a key; quote it"),
         ("limits.store", "mongodb://x", "limits.store: "),
         ("limits.default_plan", "gold", "limits: default_plan: there is no plan 'gold'; plans: standard"),
         ("limits.plans.a", [{"name": "x", "window": "1m"}], "limits.plans.a[0]: expected exactly one of requests"),
