@@ -84,7 +84,7 @@ class Admission:
         except StoreUnavailable as failure:
             doubtful = (Charge(self._store, reservation.enforced(), uncertain=True),) if failure.sent else ()
             return await self._without_store(applying, reservation, doubtful)
-        return self._conclude(self._store, reservation, answer, doubtful=())
+        return self._conclude(self._store, applying, reservation, answer, doubtful=())
 
     async def _without_store(
         self, applying: Applying, reservation: Reservation, doubtful: tuple[Charge, ...]
@@ -98,27 +98,43 @@ class Admission:
         alone = Reservation(
             reservation.call_id, reservation.tag, applying.shares, _within_shares(applying, reservation)
         )
-        return self._conclude(self._alone, alone, await self._alone.reserve(alone), doubtful=doubtful)
+        return self._conclude(self._alone, applying, alone, await self._alone.reserve(alone), doubtful=doubtful)
 
     def _conclude(
-        self, store: Store, reservation: Reservation, answer: Answer, *, doubtful: tuple[Charge, ...]
+        self,
+        store: Store,
+        applying: Applying,
+        reservation: Reservation,
+        answer: Answer,
+        *,
+        doubtful: tuple[Charge, ...],
     ) -> Permit:
-        fits = answer.fits(reservation)
         if not answer.admitted:
             _give_back(doubtful)
-            for limit, fit in zip(reservation.limits, fits, strict=True):
-                if not fit and not limit.shadow:
-                    self._observer.limit_decided(limit.rule, "refused")
-            raise refusal(reservation, answer, now_s=self._clock.now())
-        for limit, fit in zip(reservation.limits, fits, strict=True):
-            self._observer.limit_decided(limit.rule, "admitted" if fit else "shadow")
-        taken = reservation if all(fits) else reservation.only(fits)
+            raise self._refused(reservation, answer)
+        taken = self._charged(reservation, answer) if applying.shadows else reservation
+        for limit in taken.limits:
+            self._observer.limit_decided(limit.rule, "admitted")
         return Permit(
             reservation.call_id,
             (Charge(store, taken), *doubtful),
             live=self._live,
             headers=ratelimit_headers(reservation.limits, reservation.costs, answer.levels),
         )
+
+    def _charged(self, reservation: Reservation, answer: Answer) -> Reservation:
+        """Return the part of an admitted `reservation` that was charged: without the shadows that it does not fit."""
+        fits = answer.fits(reservation)
+        for limit, fit in zip(reservation.limits, fits, strict=True):
+            if not fit:
+                self._observer.limit_decided(limit.rule, "shadow")
+        return reservation if all(fits) else reservation.only(fits)
+
+    def _refused(self, reservation: Reservation, answer: Answer) -> errors.TooMany:
+        for limit, fit in zip(reservation.limits, answer.fits(reservation), strict=True):
+            if not fit and not limit.shadow:
+                self._observer.limit_decided(limit.rule, "refused")
+        return refusal(reservation, answer, now_s=self._clock.now())
 
     async def _renew(self) -> None:
         while True:

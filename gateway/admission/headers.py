@@ -1,35 +1,45 @@
 """The x-ratelimit headers: limits and their levels in, text out."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from gateway.admission.limit import Level, Limit
+from gateway.admission.rules import REMEMBERED
 
-_NAMES = {
-    measure: tuple(f"x-ratelimit-{figure}-{measure}" for figure in ("limit", "remaining", "reset"))
-    for measure in ("requests", "tokens")
-}
+_MEASURES = ("requests", "tokens")
+_FIGURES = ("limit", "remaining", "reset")
 
 
-def ratelimit_headers(limits: Sequence[Limit], costs: Sequence[int], levels: Sequence[Level]) -> dict[str, str]:
+def ratelimit_headers(limits: tuple[Limit, ...], costs: Sequence[int], levels: Sequence[Level]) -> dict[str, str]:
     """Return, for each measure, the figures of the limit with the least remaining once `costs` are charged.
 
     Shadow limits refuse nobody and are not shown; calls at once have no header.
     """
-    tightest: dict[str, tuple[int, Limit, int, int]] = {}
-    for limit, cost, (used, clock_us) in zip(limits, costs, levels, strict=True):
-        if limit.shadow or limit.kind == "lease":
-            continue
-        remaining = limit.limit - used - cost
-        best = tightest.get(limit.measure)
-        if best is None or remaining < best[0]:
-            tightest[limit.measure] = remaining, limit, used + cost, clock_us
     headers = {}
-    for measure, (remaining, limit, used, clock_us) in tightest.items():
-        of_limit, of_remaining, of_reset = _NAMES[measure]
+    for shown, (of_limit, of_remaining, of_reset) in _shown(limits):
+        at = shown[0]
+        remaining = limits[at].limit - levels[at][0] - costs[at]
+        for other in shown[1:]:
+            others = limits[other].limit - levels[other][0] - costs[other]
+            if others < remaining:
+                at, remaining = other, others
+        limit, (used, clock_us) = limits[at], levels[at]
         headers[of_limit] = str(limit.limit)
-        headers[of_remaining] = str(max(remaining, 0))
-        headers[of_reset] = go_duration(limit.reset_after_us(used, clock_us))
+        headers[of_remaining] = str(remaining) if remaining > 0 else "0"
+        headers[of_reset] = go_duration(limit.reset_after_us(used + costs[at], clock_us))
     return headers
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _shown(limits: tuple[Limit, ...]) -> list[tuple[list[int], tuple[str, str, str]]]:
+    """Return for each measure which of `limits` may be shown, and the names of its headers."""
+    found = []
+    for measure in _MEASURES:
+        shown = [i for i, limit in enumerate(limits) if limit.measure == measure and not limit.shadow]
+        of_limit, of_remaining, of_reset = (f"x-ratelimit-{figure}-{measure}" for figure in _FIGURES)
+        if shown:
+            found.append((shown, (of_limit, of_remaining, of_reset)))
+    return found
 
 
 def go_duration(microseconds: int) -> str:
@@ -37,7 +47,11 @@ def go_duration(microseconds: int) -> str:
     milliseconds = -(-microseconds // 1000)
     if 0 < milliseconds < 1000:  # noqa: PLR2004 a second
         return f"{milliseconds}ms"
-    seconds = -(-milliseconds // 1000)
+    return _of_seconds(-(-milliseconds // 1000))
+
+
+@lru_cache(maxsize=1024)  # quotas of all calls of a second end equally far away
+def _of_seconds(seconds: int) -> str:
     if seconds < 60:  # noqa: PLR2004 a minute
         return f"{seconds}s"
     minutes, seconds = divmod(seconds, 60)

@@ -39,13 +39,19 @@ RETURN_EVERY_S = 0.5
 CLOSE_WITHIN_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Ask:
     """A command whose reply somebody waits for."""
 
     operation: Operation
     command: bytes
     reply: asyncio.Future[Any]
+
+    def kept(self) -> asyncio.Future[Any]:
+        """Return where the reply goes: a new future when whoever waited has left and so cancelled theirs."""
+        if self.reply.cancelled():
+            self.reply = self.reply.get_loop().create_future()
+        return self.reply
 
 
 class Lane:
@@ -194,9 +200,9 @@ class Lane:
             if isinstance(reply, ResponseError):
                 log.error("the limit store refused to %s: %s", ask.operation, reply)
                 self._observer.store_failed(ask.operation)
-                ask.reply.set_exception(StoreUnavailable(sent=True))
+                ask.kept().set_exception(StoreUnavailable(sent=True))
             else:
-                ask.reply.set_result(reply)
+                ask.kept().set_result(reply)
         self._exchanged.set()
 
     def _failed(self, operations: Iterable[Operation], failure: LinkFailed) -> None:
@@ -211,9 +217,9 @@ class Lane:
         self.up = False
         self._posts.extendleft(reversed(self._posted))
         for ask in self._asked:
-            ask.reply.set_exception(StoreUnavailable(sent=sent))
+            ask.kept().set_exception(StoreUnavailable(sent=sent))
         for ask in self._asks:
-            ask.reply.set_exception(StoreUnavailable(sent=False))
+            ask.kept().set_exception(StoreUnavailable(sent=False))
         self._posted, self._asked, self._asks = [], [], []
 
 

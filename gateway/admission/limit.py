@@ -28,11 +28,12 @@ _DAY_US = 86_400 * 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Limit:
     """How much, of what, in which window, and under which key of the store that is counted.
 
     `window_us` is the length of a bucket's window, 0 for other kinds. `count` says which tokens are meant.
+    Compared by identity: what is worked out of limits once is found again by the tuple of them.
     """
 
     rule: str

@@ -10,7 +10,7 @@ from gateway.admission.store import Store
 from gateway.calls.usage import Usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen, like the reservation: one for every call
 class Charge:
     """What a store took for a call; `uncertain` where it may have taken nothing because its answer was lost."""
 

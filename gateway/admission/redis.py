@@ -62,11 +62,12 @@ class RedisStore:
         """
         ask = self._lane.ask("reserve", self._scripts.reserve(reservation))
         try:
-            return answer(reservation, await asyncio.shield(ask.reply))
+            reply = await ask.reply
         except asyncio.CancelledError:
             if not self._lane.withdraw(ask):
-                ask.reply.add_done_callback(partial(self._give_back, reservation))
+                ask.kept().add_done_callback(partial(self._give_back, reservation))
             raise
+        return answer(reservation, reply)
 
     def settle(self, settlement: Settlement) -> None:
         """Queue `settlement`: it goes ahead of the next reservations, or alone after a moment."""

@@ -46,7 +46,7 @@ def _headers(reservation: Reservation, answer: Answer, *, shown: int) -> dict[st
     """Return the headers as before this call, which is charged nothing; of its measure, the refusing limit's own."""
     nothing = [0] * len(reservation.limits)
     tightest = ratelimit_headers(reservation.limits, nothing, answer.levels)
-    return tightest | ratelimit_headers([reservation.limits[shown]], [0], [answer.levels[shown]])
+    return tightest | ratelimit_headers((reservation.limits[shown],), [0], [answer.levels[shown]])
 
 
 def _exceeds(limit: Limit, cost: int) -> str:

@@ -14,7 +14,8 @@ RECORD_S = 3600
 SETTLED_S = 60
 
 
-@dataclass(frozen=True, slots=True)
+# Each of these is made for every call, and therefore not frozen, as other values are: that costs three times as much.
+@dataclass(slots=True, eq=False)
 class Settlement:
     """The end of a reservation: what to add to each limit (negative: given back); leases among `limits` end.
 
@@ -24,7 +25,7 @@ class Settlement:
     call_id: str
     tag: str
     limits: tuple[Limit, ...]
-    deltas: tuple[int, ...]
+    deltas: Sequence[int]
     uncertain: bool
 
     @property
@@ -33,7 +34,7 @@ class Settlement:
         return _record(self.tag, self.call_id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Reservation:
     """What one call asks for, all or none: `costs[i]` of `limits[i]`.
 
@@ -52,18 +53,19 @@ class Reservation:
 
     def settlement(self, usage: Usage | None, *, uncertain: bool = False) -> Settlement:
         """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
-        deltas = [
-            (limit, -cost if usage is None else _difference(limit, cost, usage))
-            for limit, cost in zip(self.limits, self.costs, strict=True)
-        ]
-        changed = [(limit, delta) for limit, delta in deltas if delta or limit.kind == "lease"]
-        return Settlement(
-            self.call_id,
-            self.tag,
-            tuple([limit for limit, _ in changed]),
-            tuple([delta for _, delta in changed]),
-            uncertain,
-        )
+        changed: list[Limit] = []
+        deltas: list[int] = []
+        for limit, cost in zip(self.limits, self.costs, strict=True):
+            if usage is None:
+                delta = -cost
+            elif limit.measure == "tokens":
+                delta = min(max(limit.counted(usage.prompt, usage.completion), 0), MAX_COUNT) - cost
+            else:
+                delta = 0
+            if delta or limit.kind == "lease":
+                changed.append(limit)
+                deltas.append(delta)
+        return Settlement(self.call_id, self.tag, tuple(changed), deltas, uncertain)
 
     def enforced(self) -> "Reservation":
         """Return the part of this that can refuse."""
@@ -79,7 +81,7 @@ class Reservation:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Answer:
     """Whether a reservation was taken, and the level of each of its limits before it."""
 
@@ -96,9 +98,3 @@ class Answer:
 
 def _record(tag: str, call_id: str) -> str:
     return f"gw:{{{tag}}}:call:{call_id}"
-
-
-def _difference(limit: Limit, cost: int, usage: Usage) -> int:
-    if limit.measure != "tokens":
-        return 0
-    return min(max(limit.counted(usage.prompt, usage.completion), 0), MAX_COUNT) - cost

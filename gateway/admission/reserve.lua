@@ -1,20 +1,22 @@
 -- Take all of a call's reservation or nothing.
 -- KEYS: the call's record; then the state of each limit.
--- ARGV: call id, lease (us), TTL of a record (ms); then for each limit its kind, limit, window (us), cost, and 1 for a shadow.
+-- ARGV: lease (us), TTL of a record (ms); for each limit its kind, limit, window (us), and 1 for a shadow; call id; then
+-- for each limit the cost.
 -- Returns 1 admitted, 0 refused, 2 admitted before; then for each limit its level before this call.
 local now = now_us()
-local call_id, lease = ARGV[1], tonumber(ARGV[2])
+local limits = #KEYS - 1
+local lease, call_id = tonumber(ARGV[1]), ARGV[4 * limits + 3]
 local known = redis.call('EXISTS', KEYS[1]) == 1
 local asked, reply, refused = {}, {1}, false
 
-for i = 2, #KEYS do
-  local at = 5 * i - 6
+for i = 1, limits do
+  local at = 4 * i - 1
   local ask = {
-    key = KEYS[i],
+    key = KEYS[i + 1],
     kind = ARGV[at],
     limit = tonumber(ARGV[at + 1]),
     window = tonumber(ARGV[at + 2]),
-    cost = tonumber(ARGV[at + 3]),
+    cost = tonumber(ARGV[4 * limits + 3 + i]),
   }
   ask.used, ask.clock = level(ask.key, ask.kind, ask.limit, ask.window, now)
   ask.over = ask.used + ask.cost > ask.limit or ask.limit == 0
@@ -24,9 +26,9 @@ for i = 2, #KEYS do
     ask.used, ask.clock = level(ask.key, ask.kind, ask.limit, ask.window, now)
     ask.over = ask.cost > ask.limit or ask.limit == 0
   end
-  refused = refused or (ask.over and ARGV[at + 4] ~= '1')
-  asked[i - 1] = ask
-  reply[2 * i - 2], reply[2 * i - 1] = ask.used, ask.clock
+  refused = refused or (ask.over and ARGV[at + 3] ~= '1')
+  asked[i] = ask
+  reply[2 * i], reply[2 * i + 1] = ask.used, ask.clock
 end
 
 if known then
@@ -43,6 +45,6 @@ else
       store(ask.key, ask.kind, ask.used + ask.cost, ask.clock, ask.limit, ask.window, now)
     end
   end
-  redis.call('SET', KEYS[1], text(now), 'PX', ARGV[3])
+  redis.call('SET', KEYS[1], text(now), 'PX', ARGV[2])
 end
 return reply

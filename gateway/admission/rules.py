@@ -26,12 +26,13 @@ EVERYBODY = "all"
 class Applying:
     """The limits of one principal and model; `shares` is what this process may admit of each while alone.
 
-    `plan_unknown`: the token claimed a plan that does not exist.
+    `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a plan that does not exist.
     """
 
     tag: str
     limits: tuple[Limit, ...]
     shares: tuple[Limit, ...]
+    shadows: bool
     plan_unknown: bool
 
 
@@ -56,7 +57,13 @@ class Rulebook:
             if not rule.models or any(fnmatchcase(model, pattern) for pattern in rule.models)
         )
         shares = tuple(limit.share(self._limits.expected_processes) for limit in limits)
-        return Applying(tag, limits, shares, plan_unknown=unknown)
+        return Applying(
+            tag,
+            limits,
+            shares,
+            shadows=any(limit.shadow for limit in limits),
+            plan_unknown=unknown,
+        )
 
     def _plan(self, tenant: str, key: str, claim: str | None) -> tuple[str, bool]:
         """Return the plan's name (key's entry, tenant's, claim, default) and whether the claim names no plan."""

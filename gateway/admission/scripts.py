@@ -1,13 +1,16 @@
 """The shared store's scripts as commands: reservations and settlements in, packed commands and answers out. No I/O."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 
 from hiredis import pack_command
 
+from gateway.admission.limit import Limit
 from gateway.admission.reservation import RECORD_S, SETTLED_S, Answer, Reservation, Settlement
+from gateway.admission.rules import REMEMBERED
 
 _ADMITTED_BEFORE = 2
 
@@ -33,32 +36,46 @@ class Scripts:
         self._reserve, self._settle, self._renew = self.all = tuple(
             _script(prelude + _source(name)) for name in ("reserve.lua", "settle.lua", "renew.lua")
         )
+        # All but the call and its figures is packed once for the same limits.
+        self._around_reserve = lru_cache(maxsize=REMEMBERED)(self._pack_around_reserve)
+        self._around_settle = lru_cache(maxsize=REMEMBERED)(self._pack_around_settle)
 
     def reserve(self, reservation: Reservation) -> bytes:
         """Return the command that takes `reservation`."""
-        limits = reservation.limits
-        command: list[str | int] = ["EVALSHA", self._reserve.sha, len(limits) + 1, reservation.record]
-        command += [limit.key for limit in limits]
-        command += (reservation.call_id, self._lease_us, RECORD_S * 1000)
-        for limit, cost in zip(limits, reservation.costs, strict=True):
-            command += (limit.kind, limit.limit, limit.window_us, cost, 1 if limit.shadow else 0)
-        return _pack(command)
+        before, after = self._around_reserve(reservation.limits)
+        call_id, record = reservation.call_id, reservation.record
+        costs = "".join([_integer(cost) for cost in reservation.costs])
+        return f"{before}${len(record)}\r\n{record}\r\n{after}${len(call_id)}\r\n{call_id}\r\n{costs}".encode("ascii")
 
     def settle(self, settlement: Settlement) -> bytes:
         """Return the command that applies `settlement`."""
-        limits = settlement.limits
-        command: list[str | int] = ["EVALSHA", self._settle.sha, len(limits) + 1, settlement.record]
-        command += [limit.key for limit in limits]
-        command += (settlement.call_id, SETTLED_S * 1000 if settlement.uncertain else 0)
-        for limit, delta in zip(limits, settlement.deltas, strict=True):
-            command += (limit.kind, limit.limit, limit.window_us, delta)
-        return _pack(command)
+        before, after = self._around_settle(settlement.limits)
+        call_id, record = settlement.call_id, settlement.record
+        deltas = "".join([_integer(delta) for delta in settlement.deltas])
+        mark = _MARK if settlement.uncertain else _NO_MARK
+        return f"{before}${len(record)}\r\n{record}\r\n{after}${len(call_id)}\r\n{call_id}\r\n{mark}{deltas}".encode(
+            "ascii"
+        )
 
     def renew(self, reservation: Reservation) -> bytes:
         """Return the command that extends the leases and the record of `reservation`."""
         leases = [limit.key for limit in reservation.limits if limit.kind == "lease"]
         command: list[str | int] = ["EVALSHA", self._renew.sha, len(leases) + 1, reservation.record, *leases]
         return _pack([*command, reservation.call_id, self._lease_us, RECORD_S * 1000])
+
+    def _pack_around_reserve(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
+        """Return what comes before the call's record, and between that and the call's id and costs."""
+        words: list[str | int] = [limit.key for limit in limits]
+        words += self._lease_us, RECORD_S * 1000
+        for limit in limits:
+            words += limit.kind, limit.limit, limit.window_us, int(limit.shadow)
+        return _before(self._reserve, limits, 2 + len(words) + len(limits)), _bulk(words)
+
+    def _pack_around_settle(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
+        words: list[str | int] = [limit.key for limit in limits]
+        for limit in limits:
+            words += limit.kind, limit.limit, limit.window_us
+        return _before(self._settle, limits, 3 + len(words) + len(limits)), _bulk(words)
 
 
 def write_nothing() -> bytes:
@@ -72,6 +89,25 @@ def answer(reservation: Reservation, reply: Sequence[int]) -> Answer:
     if reply[0] == _ADMITTED_BEFORE:
         levels = [(max(used - cost, 0), clock) for (used, clock), cost in zip(levels, reservation.costs, strict=True)]
     return Answer(reply[0] != 0, levels)
+
+
+def _before(script: Script, limits: Sequence[Limit], words: int) -> str:
+    """Return a command of EVALSHA up to its first key; `words` follow the number of keys."""
+    return f"*{3 + words}\r\n{_bulk(['EVALSHA', script.sha, len(limits) + 1])}"
+
+
+def _bulk(words: Iterable[str | int]) -> str:
+    """Return ASCII words as the protocol writes them."""
+    return "".join([f"${len(str(word))}\r\n{word}\r\n" for word in words])
+
+
+@lru_cache(maxsize=4096)  # the figures of calls are few, and often the same
+def _integer(value: int) -> str:
+    return _bulk([value])
+
+
+# How long a settlement's mark stays (ms), which a reservation still on its way must find.
+_MARK, _NO_MARK = _integer(SETTLED_S * 1000), _integer(0)
 
 
 def _pack(words: Sequence[str | int]) -> bytes:

@@ -1,27 +1,29 @@
 -- End a call's reservation, once.
 -- KEYS: the call's record; then the state of each limit to change.
--- ARGV: call id, TTL of the mark (ms) that a reservation still on its way must find, or 0; then for each limit its
--- kind, limit, window (us), and what to add.
+-- ARGV: for each limit its kind, limit, window (us); call id; TTL of the mark (ms) that a reservation still on its way
+-- must find, or 0; then for each limit what to add.
 -- Returns 1, or 0 when there was nothing to settle.
 local now = now_us()
 local reserved = redis.call('GET', KEYS[1])
-if ARGV[2] == '0' then
+local limits = #KEYS - 1
+local call_id, mark_ttl = ARGV[3 * limits + 1], ARGV[3 * limits + 2]
+if mark_ttl == '0' then
   redis.call('DEL', KEYS[1])
 else
-  redis.call('SET', KEYS[1], 'settled', 'PX', ARGV[2])
+  redis.call('SET', KEYS[1], 'settled', 'PX', mark_ttl)
 end
 if not reserved or reserved == 'settled' then
   return 0
 end
 
-for i = 2, #KEYS do
-  local key, at = KEYS[i], 4 * i - 5
+for i = 1, limits do
+  local key, at = KEYS[i + 1], 3 * i - 2
   local kind, limit, window = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   if kind == 'lease' then
-    redis.call('ZREM', key, ARGV[1])
+    redis.call('ZREM', key, call_id)
   elseif kind == 'bucket' or period(kind, tonumber(reserved)) == period(kind, now) then
     local used, clock = level(key, kind, limit, window, now)
-    used = math.min(used + tonumber(ARGV[at + 3]), MAX_COUNT)
+    used = math.min(used + tonumber(ARGV[3 * limits + 2 + i]), MAX_COUNT)
     store(key, kind, used, clock, limit, window, now)
   end
 end

@@ -33,7 +33,7 @@ def test_durations_are_written_as_go_writes_them_and_never_too_short(microsecond
 
 
 def test_each_measure_shows_its_limit_what_remains_after_the_call_and_when_all_is_back() -> None:
-    assert ratelimit_headers([REQUESTS, TOKENS], [1, 150], [(0, 0), (100, 0)]) == {
+    assert ratelimit_headers((REQUESTS, TOKENS), [1, 150], [(0, 0), (100, 0)]) == {
         "x-ratelimit-limit-requests": "600",
         "x-ratelimit-remaining-requests": "599",
         "x-ratelimit-reset-requests": "100ms",
@@ -46,23 +46,23 @@ def test_each_measure_shows_its_limit_what_remains_after_the_call_and_when_all_i
 @pytest.mark.parametrize(("quota_used", "shown"), [(0, "1000"), (99_500, "100000")])
 def test_of_several_limits_of_a_measure_the_one_with_the_least_remaining_is_shown(quota_used: int, shown: str) -> None:
     for limits, levels in [
-        ([TOKENS, QUOTA], [(0, 0), (quota_used, 60 * SECOND)]),
-        ([QUOTA, TOKENS], [(quota_used, 60 * SECOND), (0, 0)]),
+        ((TOKENS, QUOTA), [(0, 0), (quota_used, 60 * SECOND)]),
+        ((QUOTA, TOKENS), [(quota_used, 60 * SECOND), (0, 0)]),
     ]:
         headers = ratelimit_headers(limits, [100, 100], levels)
         assert headers["x-ratelimit-limit-tokens"] == shown
 
 
 def test_what_remains_is_never_negative() -> None:
-    headers = ratelimit_headers([TOKENS], [0], [(1500, 0)])
+    headers = ratelimit_headers((TOKENS,), [0], [(1500, 0)])
     assert headers["x-ratelimit-remaining-tokens"] == "0"
     assert headers["x-ratelimit-reset-tokens"] == "1m30s"
 
 
 def test_a_calendar_quota_resets_when_its_period_ends() -> None:
-    assert ratelimit_headers([QUOTA], [1], [(5, 3600 * SECOND)])["x-ratelimit-reset-tokens"] == "1h0m0s"
+    assert ratelimit_headers((QUOTA,), [1], [(5, 3600 * SECOND)])["x-ratelimit-reset-tokens"] == "1h0m0s"
 
 
 def test_shadows_and_calls_at_once_have_no_headers() -> None:
-    limits = [limit("bucket", 1, shadow=True), limit("lease", 1)]
+    limits = (limit("bucket", 1, shadow=True), limit("lease", 1))
     assert ratelimit_headers(limits, [1, 1], [(0, 0), (0, 0)]) == {}
