@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from gateway.errors import MethodNotAllowed, NotFound
-from gateway.incoming import MAX_FIELD_BYTES
+from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.models import ModelPages
 from gateway.pipeline import Path, Pipeline, identifying
 from gateway.relay.client import Answer, ClientConnection

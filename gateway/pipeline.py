@@ -8,16 +8,19 @@ from contextlib import suppress
 from aiohttp import hdrs, web
 
 from gateway.admission.admission import Admission
+from gateway.body import read_body
 from gateway.calls.call import Call
-from gateway.calls.parse import check_features, check_media_type, parse
+from gateway.calls.features import check_features
+from gateway.calls.media_type import check_media_type
+from gateway.calls.parse import parse
 from gateway.calls.usage import Usage
 from gateway.clock import Clock
 from gateway.config import Requests
 from gateway.errors import CONTENT_TYPE, BadRequest, Draining, InternalError, Refusal, Unauthorized
 from gateway.identity.authenticate import Authenticator
+from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
-from gateway.incoming import MAX_FIELD_BYTES, read_body
 from gateway.relay.attempts import Attempts
 from gateway.relay.client import Answer, Header
 from gateway.relay.upstream import Upstream

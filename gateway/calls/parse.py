@@ -13,14 +13,10 @@ from gateway.calls import rules, strict_json
 from gateway.calls.call import Call, Endpoint
 from gateway.calls.content import TEXT, Content, described, read_content
 from gateway.calls.explain import excerpt, explain
-from gateway.calls.features import check_features
-from gateway.calls.media_type import check_media_type
 from gateway.calls.usage import BYTES_PER_TOKEN
 from gateway.errors import InvalidValue, UnsupportedValue
 from gateway.schemas.chat import ChatCompletionRequestBody
 from gateway.schemas.completions import CompletionRequestBody
-
-__all__ = ["check_features", "check_media_type", "parse"]
 
 # A picture of about a megapixel takes 576 (LLaVA) to 1601 tokens (a tile of Llama 3.2), whatever its base64 weighs.
 TOKENS_PER_MEDIA = 1024

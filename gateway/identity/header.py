@@ -10,6 +10,8 @@ from gateway.identity.refused import TokenRefused
 
 # A passport has about 600 characters, a token with many groups 4 KiB; every character of a stranger's costs us CPU.
 MAX_TOKEN_CHARACTERS = 16 * 2**10
+# What a field of a request's head may have, its name included: the longest token, and room for `Authorization: Bearer`.
+MAX_FIELD_BYTES = MAX_TOKEN_CHARACTERS + 64
 
 
 def bearer_token(values: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from gateway.engine import SimulatedEngine
+from gateway.engine.server import SimulatedEngine
 from tests.doors import MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.transcripts import DONE, LAST_CHUNK, chat, chat_role, chunked, error_event, head, http, sse

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.incoming import MAX_FIELD_BYTES
+from gateway.identity.header import MAX_FIELD_BYTES
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.calls.parse import check_media_type
+from gateway.calls.media_type import check_media_type
 from gateway.errors import UnsupportedMediaType
 
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.clock import SystemClock
-from gateway.engine import SimulatedEngine, serve_engine
+from gateway.engine.server import SimulatedEngine, serve_engine
 from tests.transcripts import DONE, capture
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of the river."}]}

@@ -5,10 +5,6 @@ import asyncio
 from aiohttp import HttpVersion10, web
 
 from gateway.errors import InvalidJson, RequestTooLarge
-from gateway.identity.header import MAX_TOKEN_CHARACTERS
-
-# A field of a request's head, name included: the longest token, and room for `Authorization: Bearer`.
-MAX_FIELD_BYTES = MAX_TOKEN_CHARACTERS + 64
 
 
 async def read_body(request: web.BaseRequest, *, limit: int, timeout_s: float) -> bytes:
