@@ -12,16 +12,35 @@ from json.encoder import encode_basestring_ascii
 from gateway import config
 
 NULL = "null"
+# In the place of a field's name: what stands there comes as a `fragment`.
+FRAGMENT = ""
 
 _WORD = re.compile(r'"[A-Za-z0-9_./:@+-]+"')
 
+Tokens = tuple[str, ...]
 
-def formatter(logging: config.Logging, *names: str) -> Callable[[tuple[str, ...]], str]:
+
+def formatter(logging: config.Logging, *names: str) -> Callable[[Tokens], str]:
     """Return what makes a line, newline included, of one JSON token for each of `names`, as `logging.format` asks."""
     if logging.format == "json":
-        template = "{" + ",".join(f'"{name}":%s' for name in names) + "}\n"
+        template = "{" + _template(names)[1:] + "}\n"
+        return lambda tokens: template % tokens
+    return lambda tokens: _text(names, tokens)[1:] + "\n"
+
+
+def fragment(logging: config.Logging, *names: str) -> Callable[[Tokens], str]:
+    """Return what makes a part of a line, to be kept where it comes again, for a `formatter` with `FRAGMENT` there."""
+    if logging.format == "json":
+        template = _template(names)
         return lambda tokens: template % tokens
     return lambda tokens: _text(names, tokens)
+
+
+def token(value: str | int | None) -> str:
+    """Return a field's value as a JSON token."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else quoted(value)
 
 
 def quoted(text: str | None) -> str:
@@ -40,10 +59,14 @@ def _to_second(epoch_s: int) -> str:
     return datetime.fromtimestamp(epoch_s, UTC).isoformat().removesuffix("+00:00")
 
 
-def _text(names: tuple[str, ...], tokens: tuple[str, ...]) -> str:
+def _template(names: tuple[str, ...]) -> str:
+    return "".join("%s" if name == FRAGMENT else f',"{name}":%s' for name in names)
+
+
+def _text(names: tuple[str, ...], tokens: Tokens) -> str:
     """Leave out what is absent, and the quotes around a single word."""
-    pairs = zip(names, tokens, strict=True)
-    return " ".join(f"{name}={_bare(token)}" for name, token in pairs if token != NULL) + "\n"
+    pairs = [(name, token) for name, token in zip(names, tokens, strict=True) if token != NULL]
+    return "".join(token if name == FRAGMENT else f" {name}={_bare(token)}" for name, token in pairs)
 
 
 def _bare(token: str) -> str:

@@ -1,7 +1,11 @@
 import json
 from timeit import repeat
+from typing import Any
+
+import pytest
 
 from gateway import config
+from gateway.calls.usage import Usage
 from gateway.telemetry.access_log import AccessLog
 from tests.unit.finished_calls import MODEL, finished
 
@@ -67,6 +71,33 @@ def test_a_tenant_and_a_key_with_newlines_stay_in_their_line() -> None:
     assert len(lines) == 2
     assert [line.splitlines() for line in lines] == [[line[:-1]] for line in lines]
     assert json.loads(lines[0])["tenant"] == 'a\n{"status":200}'
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"endpoint": "completions"}, "endpoint"),
+        ({"model": None}, "model"),
+        ({"tenant": "100%s"}, "tenant"),
+        ({"key": None}, "key"),
+        ({"status": 502}, "status"),
+        ({"ending": "broken"}, "outcome"),
+        ({"stream": False}, "stream"),
+        ({"usage": Usage(100, 11, 40, 5, source="estimated")}, "usage_source"),
+        ({"replica": "10.0.0.12:8000"}, "replica"),
+        ({"pool": "other"}, "pool"),
+        ({"attempts": 2}, "attempts"),
+        ({"error_code": "overloaded"}, "error_code"),
+    ],
+)
+def test_what_is_kept_ready_for_one_call_is_not_said_of_another(changed: dict[str, Any], field: str) -> None:
+    lines: list[str] = []
+    log = AccessLog(JSON, lines.append)
+    for call in (finished(), finished(**changed), finished()):
+        log.record(call)
+    first, second, third = (json.loads(line) for line in lines)
+    assert first == third
+    assert {name for name, value in second.items() if value != first[name]} == {field}
 
 
 def test_text_is_readable() -> None:

@@ -1,10 +1,12 @@
 import json
+from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import config
-from gateway.telemetry.lines import NULL, formatter, quoted, time
+from gateway.telemetry.lines import FRAGMENT, NULL, formatter, fragment, quoted, time, token
 
 ANY_TEXT = st.text(st.characters())  # lone surrogates, controls and line separators included
 
@@ -25,6 +27,16 @@ def test_text_keeps_any_text_on_one_ascii_line_with_the_next_field_intact(text: 
     value = line.removeprefix("a=").removesuffix(" b=1\n")
     assert (json.loads(value) if value.startswith('"') else value) == text
     assert value.startswith('"') or " " not in value
+
+
+@pytest.mark.parametrize("spelling", ["json", "text"])
+@given(ANY_TEXT)
+def test_a_line_made_with_a_fragment_is_the_line_made_at_once(spelling: Literal["json", "text"], text: str) -> None:
+    logging = config.Logging(format=spelling)
+    part = fragment(logging, "b", "c", "d")((quoted(text), NULL, token(True)))
+    with_fragment = formatter(logging, "a", FRAGMENT, "e")((token(None), part, token(1)))
+    at_once = formatter(logging, "a", "b", "c", "d", "e")((NULL, quoted(text), NULL, "true", "1"))
+    assert with_fragment == at_once
 
 
 def test_text_leaves_out_what_is_absent_and_the_quotes_of_single_words() -> None:
