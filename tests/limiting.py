@@ -86,6 +86,10 @@ class Remembering:
     def limit_decided(self, rule: str, decision: str) -> None:
         self.decisions[rule, decision] += 1
 
+    def limits_admitted(self, rules: tuple[str, ...]) -> None:
+        for rule in rules:
+            self.limit_decided(rule, "admitted")
+
     def plan_unknown(self) -> None:
         self.unknown_plans += 1
 

@@ -112,9 +112,11 @@ class Admission:
         if not answer.admitted:
             _give_back(doubtful)
             raise self._refused(reservation, answer)
-        taken = self._charged(reservation, answer) if applying.shadows else reservation
-        for limit in taken.limits:
-            self._observer.limit_decided(limit.rule, "admitted")
+        taken = reservation
+        if applying.shadows:
+            taken = self._charged(reservation, answer)
+        else:
+            self._observer.limits_admitted(applying.rules)
         return Permit(
             reservation.call_id,
             (Charge(store, taken), *doubtful),
@@ -126,8 +128,7 @@ class Admission:
         """Return the part of an admitted `reservation` that was charged: without the shadows that it does not fit."""
         fits = answer.fits(reservation)
         for limit, fit in zip(reservation.limits, fits, strict=True):
-            if not fit:
-                self._observer.limit_decided(limit.rule, "shadow")
+            self._observer.limit_decided(limit.rule, "admitted" if fit else "shadow")
         return reservation if all(fits) else reservation.only(fits)
 
     def _refused(self, reservation: Reservation, answer: Answer) -> errors.TooMany:

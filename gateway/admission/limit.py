@@ -62,7 +62,7 @@ class Limit:
     def reset_after_us(self, used: int, clock_us: int) -> int:
         """Return how long until nothing is used any more, if no more calls come."""
         if self.kind == "bucket":
-            return _time_of(used, self) - clock_us if used else 0
+            return -(-used * self.window_us // self.limit) - clock_us if used and self.limit else 0
         return clock_us
 
     def retry_after_us(self, used: int, clock_us: int, cost: int) -> int:
@@ -72,7 +72,7 @@ class Limit:
         return clock_us
 
 
-def refill(used: int, at_us: int, *, now_us: int, limit: int, window_us: int) -> tuple[int, int]:
+def refill(used: int, at_us: int, now_us: int, limit: int, window_us: int) -> tuple[int, int]:
     """Return a bucket's state at `now_us`: what is used, and since when it has been refilling.
 
     Whole units only, and the time that they took is rounded up, so a bucket never refills faster than its rule says.

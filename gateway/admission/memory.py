@@ -16,8 +16,6 @@ _SWEEP_FROM = 4096
 _RECORD_US = RECORD_S * 1_000_000
 _SETTLED_US = SETTLED_S * 1_000_000
 
-_NOTHING: Level = (0, 0)
-
 # A call's reservation: when it was made, and until when that is known. Of a settled one, which is kept only where the
 # reservation may still arrive, the first is None.
 _Record = tuple[int | None, int]
@@ -29,7 +27,13 @@ class _Count:
 
     used: int
     mark: int
-    expires_us: int
+    limit: Limit
+
+    def over(self, now_us: int) -> bool:
+        """Whether nothing is used any more."""
+        if self.limit.kind == "bucket":
+            return self.mark + self.limit.reset_after_us(self.used, 0) <= now_us
+        return self.mark != period(self.limit.kind, now_us)[0]
 
 
 class MemoryStore:
@@ -57,21 +61,27 @@ class MemoryStore:
         now_us = self._now_us()
         if len(self._counts) + len(self._records) + len(self._leases) >= self._sweep_at:
             self._sweep(now_us)
-        call_id, levels, fitting, refused = reservation.call_id, [], [], False
+        levels: list[Level] = []
+        fitting: list[tuple[Limit, int, int]] = []
+        refused = False
         for limit, cost in zip(reservation.limits, reservation.costs, strict=True):
-            used, clock_us = level = self._level(limit, now_us)
-            levels.append(level)
+            used, clock_us, mark = self._read(limit, now_us)
+            levels.append((used, clock_us))
             if not limit.refuses(used, cost):
-                fitting.append((limit, used + cost, clock_us))
+                fitting.append((limit, used + cost, mark))
             elif not limit.shadow:
                 refused = True
-        if self._record(call_id, now_us) is not None:
+        call_id = reservation.call_id
+        if call_id in self._records and self._record(call_id, now_us) is not None:
             before = zip(levels, reservation.costs, strict=True)
             return Answer(admitted=True, levels=[(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
         if refused:
             return Answer(admitted=False, levels=levels)
-        for limit, used, clock_us in fitting:
-            self._charge(limit, used, clock_us, call_id=call_id, now_us=now_us)
+        for limit, used, mark in fitting:
+            if limit.kind == "lease":
+                self._hold(limit.key, call_id, now_us)
+            else:
+                self._write(limit, used, mark)
         self._records[call_id] = now_us, now_us + _RECORD_US
         return Answer(admitted=True, levels=levels)
 
@@ -89,9 +99,8 @@ class MemoryStore:
             if limit.kind == "lease":
                 self._leases.get(limit.key, {}).pop(call_id, None)
             elif limit.kind == "bucket" or period(limit.kind, reserved_us) == period(limit.kind, now_us):
-                used, clock_us = self._level(limit, now_us)
-                used = min(max(used + delta, 0), MAX_COUNT)
-                self._charge(limit, used, clock_us, call_id=call_id, now_us=now_us)
+                used, _, mark = self._read(limit, now_us)
+                self._write(limit, min(max(used + delta, 0), MAX_COUNT), mark)
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records. Never suspends."""
@@ -112,20 +121,28 @@ class MemoryStore:
         record = self._records.get(call_id)
         return record if record is not None and record[1] > now_us else None
 
-    def _level(self, limit: Limit, now_us: int) -> Level:
+    def _read(self, limit: Limit, now_us: int) -> tuple[int, int, int]:
+        """Return the level of `limit`, and the mark that its count has when it is charged."""
         kind = limit.kind
         if kind == "lease":
-            return self._held(limit.key, now_us), 0
+            return self._held(limit.key, now_us), 0, 0
         count = self._counts.get(limit.key)
-        if count is not None and count.expires_us <= now_us:
-            count = None
+        if count is not None and count.limit is not limit and count.over(now_us):
+            count = None  # by the limit that was charged; by the same limit, what follows finds that nothing is used
         if kind == "bucket":
             if count is None or not limit.limit:
-                return _NOTHING
-            used, at_us = refill(count.used, count.mark, now_us=now_us, limit=limit.limit, window_us=limit.window_us)
-            return used, now_us - at_us
+                return 0, 0, now_us
+            used, at_us = refill(count.used, count.mark, now_us, limit.limit, limit.window_us)
+            return used, now_us - at_us, at_us
         number, end_us = period(kind, now_us)
-        return count.used if count is not None and count.mark == number else 0, end_us - now_us
+        return count.used if count is not None and count.mark == number else 0, end_us - now_us, number
+
+    def _write(self, limit: Limit, used: int, mark: int) -> None:
+        count = self._counts.get(limit.key)
+        if count is None:
+            self._counts[limit.key] = _Count(used, mark, limit)
+        else:
+            count.used, count.mark, count.limit = used, mark, limit
 
     def _held(self, key: str, now_us: int) -> int:
         leases = self._leases.get(key)
@@ -135,20 +152,11 @@ class MemoryStore:
             del leases[call_id]
         return len(leases)
 
-    def _charge(self, limit: Limit, used: int, clock_us: int, *, call_id: str, now_us: int) -> None:
-        """Write what is used; `clock_us` as in the level that was read at `now_us`."""
-        kind, key = limit.kind, limit.key
-        if kind == "lease":
-            self._hold(key, call_id, now_us)
-            return
-        mark = now_us - clock_us if kind == "bucket" else period(kind, now_us)[0]
-        self._counts[key] = _Count(used, mark, now_us + limit.reset_after_us(used, clock_us))
-
     def _hold(self, key: str, call_id: str, now_us: int) -> None:
         self._leases.setdefault(key, {})[call_id] = now_us + self._lease_us
 
     def _sweep(self, now_us: int) -> None:
-        self._counts = {key: count for key, count in self._counts.items() if count.expires_us > now_us}
+        self._counts = {key: count for key, count in self._counts.items() if not count.over(now_us)}
         self._records = {call_id: record for call_id, record in self._records.items() if record[1] > now_us}
         self._leases = {key: leases for key, leases in self._leases.items() if self._held(key, now_us)}
         self._sweep_at = max(_SWEEP_FROM, 2 * (len(self._counts) + len(self._records) + len(self._leases)))

@@ -12,6 +12,9 @@ class Observer(Protocol):
     def limit_decided(self, rule: str, decision: Decision) -> None:
         """A rule let a call through, refused it, or would have refused it were it not a shadow."""
 
+    def limits_admitted(self, rules: tuple[str, ...]) -> None:
+        """All of these rules let one call through."""
+
     def plan_unknown(self) -> None:
         """A token claimed a plan that does not exist; the default plan was used."""
 

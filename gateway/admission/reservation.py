@@ -59,7 +59,8 @@ class Reservation:
             if usage is None:
                 delta = -cost
             elif limit.measure == "tokens":
-                delta = min(max(limit.counted(usage.prompt, usage.completion), 0), MAX_COUNT) - cost
+                used = limit.counted(usage.prompt, usage.completion)
+                delta = (used if 0 <= used <= MAX_COUNT else 0 if used < 0 else MAX_COUNT) - cost
             else:
                 delta = 0
             if delta or limit.kind == "lease":

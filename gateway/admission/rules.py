@@ -26,12 +26,14 @@ EVERYBODY = "all"
 class Applying:
     """The limits of one principal and model; `shares` is what this process may admit of each while alone.
 
-    `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a plan that does not exist.
+    `rules` are their names; `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a plan that does not
+    exist.
     """
 
     tag: str
     limits: tuple[Limit, ...]
     shares: tuple[Limit, ...]
+    rules: tuple[str, ...]
     shadows: bool
     plan_unknown: bool
 
@@ -61,6 +63,7 @@ class Rulebook:
             tag,
             limits,
             shares,
+            rules=tuple([limit.rule for limit in limits]),
             shadows=any(limit.shadow for limit in limits),
             plan_unknown=unknown,
         )
