@@ -102,8 +102,8 @@ def _hold_chat(document: dict[str, Any]) -> ChatCompletionRequestBody:
 
 
 def _estimate(body: bytes, content: Content) -> int:
-    text = max(len(body) - content.media_size, 0)
-    return max(text // BYTES_PER_TOKEN + content.media * TOKENS_PER_MEDIA, 1)
+    # Never less than one: what is around the strings of the shortest valid body has some twenty bytes.
+    return (len(body) - content.media_size) // BYTES_PER_TOKEN + content.media * TOKENS_PER_MEDIA
 
 
 def _measure(prompt: str | Sequence[object], body: bytes) -> tuple[int, int]:
