@@ -14,7 +14,7 @@ from gateway.admission.limit import Measure
 from gateway.calls import parse, strict_json
 from gateway.identity import claims, header, keyset, peek, remembered, sources
 from gateway.identity.refused import Reason, reason_of
-from gateway.relay import events, exchange, failure, reading
+from gateway.relay import events, exchange, failure, outcome
 from gateway.relay.endings import Break, error_event
 from gateway.routing import health
 from gateway.telemetry import logs, writer
@@ -77,7 +77,7 @@ def test_the_documented_endings_are_those_of_a_record() -> None:
 
 
 def test_the_documented_reasons_of_missing_usage_are_those_that_there_are() -> None:
-    assert first_words("streams", "Estimates")[1:] == words_of(reading.Missing)
+    assert first_words("streams", "Estimates")[1:] == words_of(outcome.Missing)
 
 
 def test_the_documented_kinds_of_engine_are_those_that_there_are() -> None:
