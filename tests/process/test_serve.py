@@ -42,6 +42,8 @@ async def refuses_connections(port: int) -> bool:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # it waited to be accepted when the listener closed
+        return False
     writer.transport.abort()
     return False
 
