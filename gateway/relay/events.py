@@ -5,6 +5,7 @@ meaning: an event may come in many, or many in one.
 """
 
 import re
+from itertools import pairwise
 
 # What is kept of an event that is not at its end. Beyond it the stream is relayed but no longer understood.
 MAX_EVENT_BYTES = 8 * 2**20
@@ -22,7 +23,7 @@ class Events:
     __slots__ = ("overflowed", "pending")
 
     def __init__(self) -> None:
-        self.pending = b""
+        self.pending = bytearray()
         self.overflowed = False
 
     @property
@@ -34,22 +35,31 @@ class Events:
         """Take in the next bytes and return the events that they complete."""
         if self.overflowed:
             return []
-        if b"\r" not in data and b"\r" not in self.pending:  # what engines send, many in a read
-            *events, self.pending = (self.pending + data).split(b"\n\n")
-            self.overflowed = len(self.pending) > MAX_EVENT_BYTES
-            return [event + b"\n\n" for event in events]
-        scanned = 0
         if self.pending:
-            scanned = max(0, len(self.pending) + 1 - _LONGEST_BLANK_LINE)  # no blank line ends before
-            data = self.pending + data
-        events, start = [], 0
-        for boundary in _BLANK_LINE.finditer(data, scanned):
-            events.append(data[start : boundary.end()])
-            start = boundary.end()
-        self.pending = data[start:] if start else data
-        if len(self.pending) > MAX_EVENT_BYTES:
-            self.overflowed = True
+            unread = max(0, len(self.pending) + 1 - _LONGEST_BLANK_LINE)  # no blank line ends before
+            self.pending += data
+            # Only what is new is looked at: all of a picture of 4 MiB with each small read would hold up every stream.
+            if not _holds_blank_line(self.pending[unread:]):
+                self.overflowed = len(self.pending) > MAX_EVENT_BYTES
+                return []
+            data = bytes(self.pending)
+        events, rest = _split(data)
+        self.pending = bytearray(rest)
+        self.overflowed = len(rest) > MAX_EVENT_BYTES
         return events
+
+
+def _holds_blank_line(data: bytearray) -> bool:
+    return b"\n\n" in data or (b"\r" in data and _BLANK_LINE.search(data) is not None)
+
+
+def _split(data: bytes) -> tuple[list[bytes], bytes]:
+    """Return the events in `data`, and what follows the last."""
+    if b"\r" not in data:  # what engines send, many in a read
+        *events, rest = data.split(b"\n\n")
+        return [event + b"\n\n" for event in events], rest
+    bounds = [0, *[boundary.end() for boundary in _BLANK_LINE.finditer(data)]]
+    return [data[start:end] for start, end in pairwise(bounds)], data[bounds[-1] :]
 
 
 def data_of(event: bytes) -> bytes:

@@ -46,7 +46,7 @@ class Stream:
 
         `[DONE]` counts as it stands: the client reads it too, and nothing can be missing before it.
         """
-        fragment = self._events.pending
+        fragment = bytes(self._events.pending)
         if fragment and (self.ended or fragment.strip() == _DONE):
             self._scanner.event(fragment)
         if self._unasked is None:
@@ -101,5 +101,6 @@ class Stream:
     def _give_up(self) -> bytes:
         """Relay an event that is too large to be understood as it comes, and all that follows."""
         held = b"" if self._unasked is None else self._unasked.end() + self._events.pending
-        self._unasked, self._events.pending = None, b""
+        self._unasked = None
+        self._events.pending.clear()
         return held
