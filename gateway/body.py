@@ -7,16 +7,19 @@ from aiohttp import HttpVersion10, web
 from gateway.errors import InvalidJson, RequestTooLarge
 
 
+def body_at_hand(request: web.BaseRequest, *, limit: int) -> bytes | None:
+    """Return the whole body if it came with the head, as small ones do; else None."""
+    content = request.content
+    return content.read_nowait() if content.is_eof() and content.total_bytes <= limit else None
+
+
 async def read_body(request: web.BaseRequest, *, limit: int, timeout_s: float) -> bytes:
-    """Return the whole body.
+    """Return the whole body, waiting for it.
 
     Raises:
         RequestTooLarge: it is declared or found to be larger than `limit` bytes.
         InvalidJson: it did not arrive within `timeout_s`, or its framing is broken.
     """
-    content = request.content
-    if content.is_eof() and content.total_bytes <= limit:  # small bodies come with their head
-        return content.read_nowait()
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
     if _waits_for_leave(request) and request.transport is not None:

@@ -15,12 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The machine's own clocks, called directly: a call of ours asks them a dozen times."""
 
-    def now(self) -> float:
-        """Return seconds since the Unix epoch (UTC)."""
-        return time.time()  # noqa: TID251 this is the clock
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return time.monotonic()  # noqa: TID251 this is the clock
+    now = staticmethod(time.time)  # noqa: TID251 this is the clock
+    monotonic = staticmethod(time.monotonic)  # noqa: TID251 this is the clock

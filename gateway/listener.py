@@ -3,6 +3,7 @@
 Anything spelled otherwise (`//v1`, `%2e%2e`, an absolute-form target) is another path, and is not found.
 """
 
+from collections.abc import Awaitable
 from functools import partial
 from importlib import resources
 from urllib.parse import unquote
@@ -52,12 +53,12 @@ class Listener(web.Server):
         """Return the protocol of a new connection."""
         return ClientConnection(self, self._pipeline.malformed, loop=self._loop, **self._kwargs)
 
-    async def _dispatch(self, request: web.BaseRequest) -> web.StreamResponse:
+    def _dispatch(self, request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
         path = request.raw_path.partition("?")[0]
         allowed, endpoint, handle = self._routes.get(path) or self._unlisted(path)
         if allowed not in (request.method, _ANY):
             handle = partial(_refuse_method, allowed=allowed)
-        return await self._pipeline.serve(request, endpoint, handle)
+        return self._pipeline.serve(request, endpoint, handle)
 
     def _unlisted(self, path: str) -> tuple[str, Endpoint, Path]:
         if path.startswith(_MODEL):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from aiohttp import hdrs, web
 
 from gateway.admission.admission import Admission
-from gateway.body import read_body
+from gateway.body import body_at_hand, read_body
 from gateway.calls.call import Call
 from gateway.calls.features import check_features
 from gateway.calls.media_type import check_media_type
@@ -69,8 +69,7 @@ class Pipeline:
         self._requests = requests
         self._max_body = max_body
         self._under_way: set[Trail] = set()
-        self._all_done = asyncio.Event()
-        self._all_done.set()
+        self._all_done = asyncio.Event()  # set by the last call to end while draining
 
     async def infer(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> None:
         """Answer an inference request; every stage needs what the one before it returned."""
@@ -108,19 +107,22 @@ class Pipeline:
 
     async def authenticate(self, request: web.BaseRequest, trail: Trail) -> Principal:
         """Return who is calling, before anything of the body is read."""
+        authorization = request.headers.getall(hdrs.AUTHORIZATION, ())
         try:
-            trail.principal = await self._authenticator.authenticate(request.headers.getall(hdrs.AUTHORIZATION, ()))
+            principal = self._authenticator.recall(authorization)
+            if principal is None:
+                principal = await self._authenticator.authenticate(authorization)
         except Unauthorized as refusal:
             self._metrics.auth_failure(reason_of(refusal))
             raise
-        return trail.principal
+        trail.principal = principal
+        return principal
 
     async def serve(self, request: web.BaseRequest, endpoint: Endpoint, path: Path) -> web.StreamResponse:
         """Answer one request by `path`. Whatever happens on it is answered, counted and logged here."""
         trail = Trail(self._new_id(), endpoint, self._clock)
         answer = Answer(request, now=trail.started)
         self._under_way.add(trail)
-        self._all_done.clear()
         try:
             await path(request, answer, trail)
         except Refusal as refusal:
@@ -145,6 +147,8 @@ class Pipeline:
     async def drain(self, timeout_s: float) -> None:
         """Refuse new calls, wait for those under way, and end visibly what is left after `timeout_s`."""
         self.draining = True
+        if not self._under_way:
+            return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._all_done.wait()
@@ -162,13 +166,15 @@ class Pipeline:
 
     async def _read_call(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> Call:
         check_media_type(request.headers.get(hdrs.CONTENT_TYPE), request.headers.get(hdrs.CONTENT_ENCODING))
-        began = self._clock.monotonic()
-        try:
-            body = await read_body(request, limit=self._max_body, timeout_s=self._requests.body_timeout)
-        except BadRequest:
-            answer.close_after()  # so that the client stops sending the rest
-            raise
-        trail.body_wait_s = self._clock.monotonic() - began
+        body = body_at_hand(request, limit=self._max_body)
+        if body is None:
+            began = self._clock.monotonic()
+            try:
+                body = await read_body(request, limit=self._max_body, timeout_s=self._requests.body_timeout)
+            except BadRequest:
+                answer.close_after()  # so that the client stops sending the rest
+                raise
+            trail.body_wait_s = self._clock.monotonic() - began
         return parse("chat" if trail.endpoint == "chat" else "completions", body, requests=self._requests)
 
     def _refuse(self, answer: Answer, trail: Trail, refusal: Refusal) -> None:
@@ -184,7 +190,7 @@ class Pipeline:
 
     def _finish(self, answer: Answer, trail: Trail) -> None:
         self._under_way.discard(trail)
-        if not self._under_way:
+        if self.draining and not self._under_way:
             self._all_done.set()
         trail.status = answer.sent_status or trail.status
         record = trail.record()

@@ -61,6 +61,7 @@ class MemoryStore:
         now_us = self._now_us()
         if len(self._counts) + len(self._records) + len(self._leases) >= self._sweep_at:
             self._sweep(now_us)
+        call_id = reservation.call_id
         levels: list[Level] = []
         fitting: list[tuple[Limit, int, int]] = []
         refused = False
@@ -71,19 +72,18 @@ class MemoryStore:
                 fitting.append((limit, used + cost, mark))
             elif not limit.shadow:
                 refused = True
-        call_id = reservation.call_id
         if call_id in self._records and self._record(call_id, now_us) is not None:
             before = zip(levels, reservation.costs, strict=True)
-            return Answer(admitted=True, levels=[(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
+            return Answer(True, [(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
         if refused:
-            return Answer(admitted=False, levels=levels)
+            return Answer(False, levels)
         for limit, used, mark in fitting:
             if limit.kind == "lease":
                 self._hold(limit.key, call_id, now_us)
             else:
                 self._write(limit, used, mark)
         self._records[call_id] = now_us, now_us + _RECORD_US
-        return Answer(admitted=True, levels=levels)
+        return Answer(True, levels)
 
     def settle(self, settlement: Settlement) -> None:
         """Apply `settlement` if its reservation is here and unsettled."""

@@ -83,10 +83,19 @@ class Authenticator:
         """Whether the keys of at least one issuer have been had: until then every call is IdentityUnavailable."""
         return any(trusted.key_set.keys is not None for trusted in self._trusted.values())
 
+    def recall(self, authorization: Sequence[str]) -> Principal | None:
+        """Return the principal of a token seen before, given a call's Authorization headers; None for a new one.
+
+        Raises:
+            Unauthorized: MissingToken or TokenRefused, for what the headers are.
+        """
+        token = bearer_token(authorization)
+        return self._remembered.get(hashlib.sha256(token.encode()).digest(), self._clock.now())
+
     async def authenticate(self, authorization: Sequence[str]) -> Principal:
         """Return the principal of a call, given the values of its Authorization headers.
 
-        Does not suspend unless the token's key is unknown, and takes 1.5 µs for a token seen before.
+        Does not suspend unless the token's key is unknown.
 
         Raises:
             Unauthorized: MissingToken, TokenRefused (an InvalidToken) or ExpiredToken.

@@ -91,12 +91,19 @@ class Attempts:
                 with Exchange(
                     self._upstream, replica, self._model.pool.timeouts, reading=reading, clock=self._clock
                 ) as exchange:
-                    verdict = await self._begin(exchange, message)
+                    self._exchange = exchange
+                    if self.asked_at is None:
+                        self.asked_at = self._clock.monotonic()
+                    verdict = await exchange.begin(message)
                     self._observe(replica, verdict)
                     if verdict is None:
                         if not asks:  # asking was all that was wrong with it
                             self._model.pool.tells_usage = False
-                        await self._relay(exchange, request, answer, headers)
+                        self.first_byte_at = exchange.first_byte_at
+                        if self._call.stream:
+                            await self._relay(exchange, request, answer, headers)
+                        else:
+                            exchange.deliver(answer, headers)
                         return
                     self._exchange = None
                     if isinstance(verdict, Failure):
@@ -151,19 +158,9 @@ class Attempts:
             self._call, engine=engine, unasked=None if asked is None else Unasked(asked, self._call, engine, replica)
         )
 
-    async def _begin(self, exchange: Exchange, message: bytes) -> Failure | BadRequest | None:
-        self._exchange = exchange
-        if self.asked_at is None:
-            self.asked_at = self._clock.monotonic()
-        return await exchange.begin(message)
-
     async def _relay(
         self, exchange: Exchange, request: web.BaseRequest, answer: Answer, headers: tuple[Header, ...]
     ) -> None:
-        self.first_byte_at = exchange.first_byte_at
-        if not self._call.stream:
-            await exchange.relay(request, answer, headers)
-            return
         self._observer.stream_opened(self._model.name)
         try:
             await exchange.relay(request, answer, headers)

@@ -106,19 +106,20 @@ class Exchange:
         """Whether the engine may have seen the request."""
         return self._connection is not None
 
+    def deliver(self, answer: Answer, headers: tuple[Header, ...]) -> None:
+        """Send an answer that is not streamed to the client."""
+        answer.whole(self._status, (("Content-Type", self._content_type), *headers), self._held_body())
+
     async def relay(self, request: web.BaseRequest, answer: Answer, headers: tuple[Header, ...]) -> None:
-        """Send the answer to the client, to its last byte."""
-        headers = (("Content-Type", self._content_type), *headers)
-        body = self._held[0] if len(self._held) == 1 else b"".join(self._held)
-        if self._stream is None:
-            answer.whole(self._status, headers, body)
-            return
-        answer.begin(self._status, (*headers, *_STREAM_HEADERS))
-        answer.send(body)
+        """Send a stream to the client, to its last byte."""
+        assert self._stream is not None
+        answer.begin(self._status, (("Content-Type", self._content_type), *headers, *_STREAM_HEADERS))
+        answer.send(self._held_body())
         if not self._over():
             self._answer = answer
             self._watch_client(request)
-            await self._next_stage()
+            self._stage = self._loop.create_future()
+            await self._stage
         if not self._stream.whole:
             answer.send(error_event(self._stream.broken_by or "unfinished", at_boundary=self._stream.at_boundary))
         answer.finish()
@@ -157,7 +158,7 @@ class Exchange:
         if self._stream is not None:
             self._pass_on(self._stream.end())
         elif isinstance(self.reading, Whole) and self._status == _OK:
-            self.reading.take(b"".join(self._held))
+            self.reading.take(self._held_body())
         self._finish_stage()
 
     def broken(self, reason: Break) -> None:
@@ -191,14 +192,15 @@ class Exchange:
             self._check_time_at(self._asked_at + self._limit_s)
         connection.send(request, self)
         if not self._over():
-            await self._next_stage()
+            self._stage = self._loop.create_future()
+            await self._stage
 
     def _verdict(self) -> Failure | BadRequest | None:
         reading = self.reading
         if reading.broken_by is not None and not reading.began:
             return Failure(reading.broken_by)
         if self._status != _OK:
-            return judge(self._status, b"".join(self._held))
+            return judge(self._status, self._held_body())
         asked_for = self._stream is not None if isinstance(reading, Stream) else reading.began
         # We accept no encoding: what comes encoded all the same can be neither counted nor labelled for the client.
         if not asked_for or self._encoded or (self._over() and not reading.began):
@@ -219,9 +221,8 @@ class Exchange:
     def _over(self) -> bool:
         return self.reading.ended or self.reading.broken_by is not None
 
-    async def _next_stage(self) -> None:
-        self._stage = self._loop.create_future()
-        await self._stage
+    def _held_body(self) -> bytes:
+        return self._held[0] if len(self._held) == 1 else b"".join(self._held)
 
     def _finish_stage(self) -> None:
         if self._stage is not None and not self._stage.done():
