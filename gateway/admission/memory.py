@@ -5,7 +5,6 @@ when the tables have doubled, so memory follows the number of keys in use.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gateway.admission.limit import MAX_COUNT, Level, Limit, period, refill
 from gateway.admission.reservation import RECORD_S, SETTLED_S, Answer, Reservation, Settlement
@@ -19,21 +18,12 @@ _SETTLED_US = SETTLED_S * 1_000_000
 # A call's reservation: when it was made, and until when that is known. Of a settled one, which is kept only where the
 # reservation may still arrive, the first is None.
 _Record = tuple[int | None, int]
+_UNKNOWN: _Record = (None, 0)
 
 
-@dataclass(slots=True, eq=False)
-class _Count:
-    """Of a bucket: used, and since when it has been refilling. Of a period: used, and its number."""
-
-    used: int
-    mark: int
-    limit: Limit
-
-    def over(self, now_us: int) -> bool:
-        """Whether nothing is used any more."""
-        if self.limit.kind == "bucket":
-            return self.mark + self.limit.reset_after_us(self.used, 0) <= now_us
-        return self.mark != period(self.limit.kind, now_us)[0]
+# Of a bucket: used, and since when it has been refilling. Of a period: used, and its number. And the limit that was
+# charged, by which it is known when nothing is used any more.
+_Count = tuple[int, int, Limit]
 
 
 class MemoryStore:
@@ -74,33 +64,31 @@ class MemoryStore:
                 refused = True
         if call_id in self._records and self._record(call_id, now_us) is not None:
             before = zip(levels, reservation.costs, strict=True)
-            return Answer(True, [(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
+            return Answer(admitted=True, levels=[(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
         if refused:
-            return Answer(False, levels)
+            return Answer(admitted=False, levels=levels)
         for limit, used, mark in fitting:
             if limit.kind == "lease":
                 self._hold(limit.key, call_id, now_us)
             else:
-                self._write(limit, used, mark)
+                self._counts[limit.key] = used, mark, limit
         self._records[call_id] = now_us, now_us + _RECORD_US
-        return Answer(True, levels)
+        return Answer(admitted=True, levels=levels)
 
     def settle(self, settlement: Settlement) -> None:
         """Apply `settlement` if its reservation is here and unsettled."""
         now_us, call_id = self._now_us(), settlement.call_id
-        record = self._record(call_id, now_us)
-        self._records.pop(call_id, None)
+        reserved_us, expires_us = self._records.pop(call_id, _UNKNOWN)
         if settlement.uncertain:
             self._records[call_id] = None, now_us + _SETTLED_US
-        reserved_us = record[0] if record is not None else None
-        if reserved_us is None:
+        if reserved_us is None or expires_us <= now_us:
             return
         for limit, delta in zip(settlement.limits, settlement.deltas, strict=True):
             if limit.kind == "lease":
                 self._leases.get(limit.key, {}).pop(call_id, None)
             elif limit.kind == "bucket" or period(limit.kind, reserved_us) == period(limit.kind, now_us):
                 used, _, mark = self._read(limit, now_us)
-                self._write(limit, min(max(used + delta, 0), MAX_COUNT), mark)
+                self._counts[limit.key] = min(max(used + delta, 0), MAX_COUNT), mark, limit
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records. Never suspends."""
@@ -126,23 +114,16 @@ class MemoryStore:
         kind = limit.kind
         if kind == "lease":
             return self._held(limit.key, now_us), 0, 0
-        count = self._counts.get(limit.key)
-        if count is not None and count.limit is not limit and count.over(now_us):
-            count = None  # by the limit that was charged; by the same limit, what follows finds that nothing is used
+        used, mark, charged = self._counts.get(limit.key, (0, 0, limit))
+        if charged is not limit and _over(used, mark, charged, now_us=now_us):
+            used = 0  # where the same limit was charged, what follows finds that nothing is used
         if kind == "bucket":
-            if count is None or not limit.limit:
+            if not used or not limit.limit:
                 return 0, 0, now_us
-            used, at_us = refill(count.used, count.mark, now_us, limit.limit, limit.window_us)
-            return used, now_us - at_us, at_us
+            used, mark = refill(used, mark, now_us, limit.limit, limit.window_us)
+            return used, now_us - mark, mark
         number, end_us = period(kind, now_us)
-        return count.used if count is not None and count.mark == number else 0, end_us - now_us, number
-
-    def _write(self, limit: Limit, used: int, mark: int) -> None:
-        count = self._counts.get(limit.key)
-        if count is None:
-            self._counts[limit.key] = _Count(used, mark, limit)
-        else:
-            count.used, count.mark, count.limit = used, mark, limit
+        return used if mark == number else 0, end_us - now_us, number
 
     def _held(self, key: str, now_us: int) -> int:
         leases = self._leases.get(key)
@@ -156,7 +137,14 @@ class MemoryStore:
         self._leases.setdefault(key, {})[call_id] = now_us + self._lease_us
 
     def _sweep(self, now_us: int) -> None:
-        self._counts = {key: count for key, count in self._counts.items() if not count.over(now_us)}
+        self._counts = {key: count for key, count in self._counts.items() if not _over(*count, now_us=now_us)}
         self._records = {call_id: record for call_id, record in self._records.items() if record[1] > now_us}
         self._leases = {key: leases for key, leases in self._leases.items() if self._held(key, now_us)}
         self._sweep_at = max(_SWEEP_FROM, 2 * (len(self._counts) + len(self._records) + len(self._leases)))
+
+
+def _over(used: int, mark: int, limit: Limit, *, now_us: int) -> bool:
+    """Whether nothing is used any more of a count."""
+    if limit.kind == "bucket":
+        return mark + limit.reset_after_us(used, 0) <= now_us
+    return mark != period(limit.kind, now_us)[0]
