@@ -16,29 +16,30 @@ def ratelimit_headers(limits: tuple[Limit, ...], costs: Sequence[int], levels: S
     Shadow limits refuse nobody and are not shown; calls at once have no header.
     """
     headers = {}
-    for shown, (of_limit, of_remaining, of_reset) in _shown(limits):
-        at = shown[0]
-        remaining = limits[at].limit - levels[at][0] - costs[at]
-        for other in shown[1:]:
-            others = limits[other].limit - levels[other][0] - costs[other]
-            if others < remaining:
-                at, remaining = other, others
+    for at, others, (of_limit, of_remaining, of_reset) in _shown(limits):
         limit, (used, clock_us) = limits[at], levels[at]
+        used += costs[at]
+        remaining = limit.limit - used
+        for other in others:
+            if limits[other].limit - levels[other][0] - costs[other] < remaining:
+                limit, (used, clock_us) = limits[other], levels[other]
+                used += costs[other]
+                remaining = limit.limit - used
         headers[of_limit] = str(limit.limit)
         headers[of_remaining] = str(remaining) if remaining > 0 else "0"
-        headers[of_reset] = go_duration(limit.reset_after_us(used + costs[at], clock_us))
+        headers[of_reset] = go_duration(limit.reset_after_us(used, clock_us))
     return headers
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _shown(limits: tuple[Limit, ...]) -> list[tuple[list[int], tuple[str, str, str]]]:
-    """Return for each measure which of `limits` may be shown, and the names of its headers."""
+def _shown(limits: tuple[Limit, ...]) -> list[tuple[int, tuple[int, ...], tuple[str, str, str]]]:
+    """Return for each measure the first of `limits` that may be shown, the others, and the names of its headers."""
     found = []
     for measure in _MEASURES:
         shown = [i for i, limit in enumerate(limits) if limit.measure == measure and not limit.shadow]
         of_limit, of_remaining, of_reset = (f"x-ratelimit-{figure}-{measure}" for figure in _FIGURES)
         if shown:
-            found.append((shown, (of_limit, of_remaining, of_reset)))
+            found.append((shown[0], tuple(shown[1:]), (of_limit, of_remaining, of_reset)))
     return found
 
 

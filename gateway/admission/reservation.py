@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gateway.admission.limit import MAX_COUNT, Level, Limit
+from gateway.admission.rules import REMEMBERED
 from gateway.calls.usage import Usage
 
 # A record of a reservation lasts far longer than the time between two renewals, so that a settlement that an outage
@@ -53,20 +55,14 @@ class Reservation:
 
     def settlement(self, usage: Usage | None, *, uncertain: bool = False) -> Settlement:
         """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
-        changed: list[Limit] = []
-        deltas: list[int] = []
-        for limit, cost in zip(self.limits, self.costs, strict=True):
-            if usage is None:
-                delta = -cost
-            elif limit.measure == "tokens":
-                used = limit.counted(usage.prompt, usage.completion)
-                delta = (used if 0 <= used <= MAX_COUNT else 0 if used < 0 else MAX_COUNT) - cost
-            else:
-                delta = 0
-            if delta or limit.kind == "lease":
-                changed.append(limit)
-                deltas.append(delta)
-        return Settlement(self.call_id, self.tag, tuple(changed), deltas, uncertain)
+        if usage is None:
+            return Settlement(self.call_id, self.tag, self.limits, [-cost for cost in self.costs], uncertain)
+        at, limits = _ended_by_usage(self.limits)
+        deltas = []
+        for i, limit in zip(at, limits, strict=True):
+            used = limit.counted(usage.prompt, usage.completion) if limit.kind != "lease" else 0
+            deltas.append((used if 0 <= used <= MAX_COUNT else 0 if used < 0 else MAX_COUNT) - self.costs[i])
+        return Settlement(self.call_id, self.tag, limits, deltas, uncertain)
 
     def enforced(self) -> "Reservation":
         """Return the part of this that can refuse."""
@@ -95,6 +91,13 @@ class Answer:
             not limit.refuses(level[0], cost)
             for limit, cost, level in zip(reservation.limits, reservation.costs, self.levels, strict=True)
         ]
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _ended_by_usage(limits: tuple[Limit, ...]) -> tuple[tuple[int, ...], tuple[Limit, ...]]:
+    """Return which of `limits` change where a call ends with a usage, and where they stand: all but requests do."""
+    at = tuple([i for i, limit in enumerate(limits) if limit.measure != "requests"])
+    return at, tuple([limits[i] for i in at])
 
 
 def _record(tag: str, call_id: str) -> str:
