@@ -1,14 +1,12 @@
 """Tokens of one call, as an engine reports them or as the gateway counted them."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # English text and JSON syntax, with every tokenizer in use: about so many. What an engine counted takes its place.
 BYTES_PER_TOKEN = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What one call used, in tokens. Cached tokens are part of `prompt`, reasoning tokens part of `completion`."""
 
     prompt: int

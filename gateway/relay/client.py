@@ -144,8 +144,7 @@ class Answer(web.StreamResponse):
         connection = "" if self._keep_alive else "Connection: close\r\n"
         if self._keep_alive and not self._chunked:
             connection = "Connection: keep-alive\r\n"
-        line = f"HTTP/1.1 {status} {_REASONS[status]}\r\nDate: {_date(int(self._now))}\r\n"
-        return f"{line}{fields}{connection}{framing}\r\n".encode("latin-1")
+        return f"{_opening(status, int(self._now))}{fields}{connection}{framing}\r\n".encode("latin-1")
 
     def _write(self, data: bytes) -> None:
         transport = self._connection.transport
@@ -153,7 +152,7 @@ class Answer(web.StreamResponse):
             transport.write(data)
 
 
-@lru_cache(maxsize=2)
-def _date(now: int) -> str:
-    """Return the `Date` of this second; formatting it takes as long as the rest of a head."""
-    return formatdate(now, usegmt=True)
+@lru_cache(maxsize=32)
+def _opening(status: int, now: int) -> str:
+    """Return the first lines of a head: formatting this second's `Date` takes as long as all others together."""
+    return f"HTTP/1.1 {status} {_REASONS[status]}\r\nDate: {formatdate(now, usegmt=True)}\r\n"

@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         """Hand the head over, unless it is an interim one (RFC 9110, 15.2)."""
         self._status = self._parser.get_status_code()
         if self._status >= 200 and self._receiver is not None:  # noqa: PLR2004 the first final status
-            self._until_close = not self._headers.keys() & {b"content-length", b"transfer-encoding"}
+            self._until_close = b"content-length" not in self._headers and b"transfer-encoding" not in self._headers
             self._receiver.head(self._status, self._headers)
 
     def on_body(self, data: bytes) -> None:

@@ -65,10 +65,13 @@ def read(usage: object) -> Usage | None:
     prompt, completion = _tokens(usage.get("prompt_tokens")), _tokens(usage.get("completion_tokens"))
     if prompt == 0 and completion == 0:
         return None
-    cached = _tokens(_dict(usage.get("prompt_tokens_details")).get("cached_tokens"))
-    reasoning = _tokens(_dict(usage.get("completion_tokens_details")).get("reasoning_tokens"))
-    reasoning = reasoning or _tokens(usage.get("reasoning_tokens"))  # SGLang puts it beside the others
-    return Usage(prompt=prompt, completion=completion, cached=min(cached, prompt), reasoning=min(reasoning, completion))
+    cached = reasoning = 0
+    if details := usage.get("prompt_tokens_details"):
+        cached = min(_tokens(_dict(details).get("cached_tokens")), prompt)
+    if details := usage.get("completion_tokens_details"):
+        reasoning = _tokens(_dict(details).get("reasoning_tokens"))
+    reasoning = min(reasoning or _tokens(usage.get("reasoning_tokens")), completion)  # SGLang puts it beside the others
+    return Usage(prompt, completion, cached, reasoning)
 
 
 def _add(first: Usage, second: Usage) -> Usage:
@@ -82,9 +85,7 @@ def _add(first: Usage, second: Usage) -> Usage:
 
 
 def _tokens(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
-        return value
-    return 0
+    return value if type(value) is int and 0 <= value <= MAX_TOKENS else 0  # a bool is an int to isinstance
 
 
 def _dict(value: object) -> Mapping[str, Any]:

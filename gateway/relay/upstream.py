@@ -53,7 +53,7 @@ class Upstream:
         connection.idle_since = now = self._clock.monotonic()
         idle = self._idle.setdefault(replica, deque())
         idle.append(connection)
-        while not idle[0].reusable or idle[0].idle_since <= now - KEEP_IDLE_S:
+        while idle[0] is not connection and (idle[0].idle_since <= now - KEEP_IDLE_S or not idle[0].reusable):
             idle.popleft().abort()
 
     def close(self) -> None:
