@@ -67,7 +67,7 @@ class Listener(web.Server):
         return _ANY, "other", _refuse_path
 
     async def _show_openapi(self, _request: web.BaseRequest, answer: Answer, trail: Trail) -> None:
-        answer.whole(200, (("Content-Type", "application/json"), *identifying(trail)), self._openapi)
+        answer.whole(200, f"Content-Type: application/json\r\n{identifying(trail)}", self._openapi)
 
 
 async def _refuse_path(_request: web.BaseRequest, _answer: Answer, _trail: Trail) -> None:

@@ -44,4 +44,4 @@ def _shape(model: Model) -> dict[str, Any]:
 
 def _send(answer: Answer, trail: Trail, page: dict[str, Any]) -> None:
     body = json.dumps(page, separators=(",", ":")).encode()
-    answer.whole(200, (("Content-Type", CONTENT_TYPE), *identifying(trail)), body)
+    answer.whole(200, f"Content-Type: {CONTENT_TYPE}\r\n{identifying(trail)}", body)

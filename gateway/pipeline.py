@@ -22,7 +22,7 @@ from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
 from gateway.relay.attempts import Attempts
-from gateway.relay.client import Answer, Header
+from gateway.relay.client import Answer, Fields, lines
 from gateway.relay.upstream import Upstream
 from gateway.routing.catalog import Catalog
 from gateway.telemetry.access_log import AccessLog
@@ -91,8 +91,8 @@ class Pipeline:
         self._metrics.call_started(model.name)
         with permit:  # gives everything back unless it is settled
             try:
-                headers = (*identifying(trail), *permit.headers.items())
-                await attempts.run(request, answer, inference_id=trail.inference_id, headers=headers)
+                fields = identifying(trail) + lines(permit.headers)
+                await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
             except BadRequest:
                 permit.settle(_NO_TOKENS)
                 raise
@@ -185,8 +185,8 @@ class Pipeline:
             return
         if self.draining:
             answer.close_after()
-        headers = (("Content-Type", CONTENT_TYPE), *identifying(trail), *refusal.headers.items())
-        answer.whole(refusal.status, headers, refusal.body())
+        fields = f"Content-Type: {CONTENT_TYPE}\r\n{identifying(trail)}{lines(refusal.headers)}"
+        answer.whole(refusal.status, fields, refusal.body())
 
     def _finish(self, answer: Answer, trail: Trail) -> None:
         self._under_way.discard(trail)
@@ -198,6 +198,6 @@ class Pipeline:
         self._access_log.record(record)
 
 
-def identifying(trail: Trail) -> tuple[Header, ...]:
-    """Return the headers that every answer carries: the call's id, under the seeds' name and the one SDKs read."""
-    return (("INFERENCE-ID", trail.inference_id), ("x-request-id", trail.inference_id))
+def identifying(trail: Trail) -> Fields:
+    """Return the fields that every answer carries: the call's id, under the seeds' name and the one SDKs read."""
+    return f"INFERENCE-ID: {trail.inference_id}\r\nx-request-id: {trail.inference_id}\r\n"

@@ -11,7 +11,7 @@ from gateway.calls.call import Call
 from gateway.calls.edits import ask_for_usage, rename_model
 from gateway.clock import Clock
 from gateway.errors import BadRequest, Draining, NoReplicaAvailable
-from gateway.relay.client import Answer, Header
+from gateway.relay.client import Answer, Fields
 from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, refusal_of
 from gateway.relay.outcome import Outcome
@@ -69,9 +69,7 @@ class Attempts:
         self._exchange: Exchange | None = None
         self._cut = False
 
-    async def run(
-        self, request: web.BaseRequest, answer: Answer, *, inference_id: str, headers: tuple[Header, ...]
-    ) -> None:
+    async def run(self, request: web.BaseRequest, answer: Answer, *, inference_id: str, fields: Fields) -> None:
         """Relay the first answer that a replica begins.
 
         Raises:
@@ -101,9 +99,9 @@ class Attempts:
                             self._model.pool.tells_usage = False
                         self.first_byte_at = exchange.first_byte_at
                         if self._call.stream:
-                            await self._relay(exchange, request, answer, headers)
+                            await self._relay(exchange, request, answer, fields)
                         else:
-                            exchange.deliver(answer, headers)
+                            exchange.deliver(answer, fields)
                         return
                     self._exchange = None
                     if isinstance(verdict, Failure):
@@ -158,12 +156,10 @@ class Attempts:
             self._call, engine=engine, unasked=None if asked is None else Unasked(asked, self._call, engine, replica)
         )
 
-    async def _relay(
-        self, exchange: Exchange, request: web.BaseRequest, answer: Answer, headers: tuple[Header, ...]
-    ) -> None:
+    async def _relay(self, exchange: Exchange, request: web.BaseRequest, answer: Answer, fields: Fields) -> None:
         self._observer.stream_opened(self._model.name)
         try:
-            await exchange.relay(request, answer, headers)
+            await exchange.relay(request, answer, fields)
         finally:
             self._observer.stream_closed(self._model.name)
 

@@ -4,7 +4,7 @@ aiohttp parses requests and keeps connections; head and framing of an answer are
 `StreamResponse` costs more than all else a call needs. Never waits: backpressure is a callback to whoever feeds us.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -12,7 +12,9 @@ from typing import Any, Protocol
 
 from aiohttp import HttpVersion10, web
 
-Header = tuple[str, str]
+# Fields of a head as they are sent: lines, each with its line end. Names and values are ours or an engine's, never a
+# client's: nothing in them can end a line.
+Fields = str
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
@@ -98,16 +100,16 @@ class Answer(web.StreamResponse):
         """Let this answer be its connection's last."""
         self._keep_alive = False
 
-    def whole(self, status: int, headers: Iterable[Header], body: bytes) -> None:
+    def whole(self, status: int, fields: Fields, body: bytes) -> None:
         """Send a complete answer in one write."""
-        head = self._head(status, headers, f"Content-Length: {len(body)}\r\n")
+        head = self._head(status, fields, f"Content-Length: {len(body)}\r\n")
         self._write(head if self._bodiless else head + body)
 
-    def begin(self, status: int, headers: Iterable[Header]) -> None:
+    def begin(self, status: int, fields: Fields) -> None:
         """Begin a stream. The head goes out with the first bytes."""
         if not self._chunked:
             self._keep_alive = False  # HTTP/1.0 has no other end of a stream than the connection's
-        self._unsent = self._head(status, headers, "Transfer-Encoding: chunked\r\n" if self._chunked else "")
+        self._unsent = self._head(status, fields, "Transfer-Encoding: chunked\r\n" if self._chunked else "")
 
     def send(self, data: bytes) -> None:
         """Send the next bytes of a stream."""
@@ -138,9 +140,8 @@ class Answer(web.StreamResponse):
         head, self._unsent = self._unsent, b""
         return head + data
 
-    def _head(self, status: int, headers: Iterable[Header], framing: str) -> bytes:
+    def _head(self, status: int, fields: Fields, framing: str) -> bytes:
         self.sent_status = status
-        fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
         connection = "" if self._keep_alive else "Connection: close\r\n"
         if self._keep_alive and not self._chunked:
             connection = "Connection: keep-alive\r\n"
@@ -150,6 +151,11 @@ class Answer(web.StreamResponse):
         transport = self._connection.transport
         if transport is not None:
             transport.write(data)
+
+
+def lines(headers: Mapping[str, str]) -> Fields:
+    """Return headers as fields."""
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
 
 
 @lru_cache(maxsize=32)

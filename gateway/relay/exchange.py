@@ -15,7 +15,7 @@ from aiohttp import web
 from gateway.clock import Clock
 from gateway.config import Timeouts
 from gateway.errors import BadRequest
-from gateway.relay.client import Answer, ClientConnection, Header
+from gateway.relay.client import Answer, ClientConnection, Fields
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
 from gateway.relay.failure import Failure, judge
@@ -26,8 +26,10 @@ from gateway.routing.replica import Replica
 
 # What is held of a stream that has no event yet (comments, a very long first event) before it is relayed regardless.
 MAX_HELD_BYTES = 64 * 1024
+# What an answer that is not streamed may hold: far more than any context with all its logprobs, far less than memory.
+MAX_WHOLE_BYTES = 256 * 2**20
 
-_STREAM_HEADERS: tuple[Header, ...] = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+_STREAM_FIELDS: Fields = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 _OK = 200  # the seeds know no other success
 
 
@@ -37,36 +39,30 @@ class Exchange:
     `reading` takes in what the answer says; `first_byte_at` is in the clock's monotonic seconds.
     """
 
-    __slots__ = (
-        "_answer", "_asked_at", "_client", "_client_slow", "_clock", "_connection", "_content_type", "_encoded",
-        "_held", "_held_bytes", "_last_byte_at", "_limit_s", "_loop", "_replica", "_stage", "_status", "_stream",
-        "_timeouts", "_timer", "_upstream", "first_byte_at", "reading",
-    )  # fmt: skip
+    first_byte_at: float | None = None
+    # What is not known at the start stands here: an exchange is made for each call, and most of this is never set.
+    _asked_at = _last_byte_at = 0.0
+    _connection: Connection | None = None
+    _status = 0
+    _content_type = ""
+    _encoded = False
+    _held_bytes = 0
+    _stream: Stream | None = None  # once the head says that the answer is one
+    _answer: Answer | None = None
+    _client: ClientConnection | None = None
+    _client_slow = False
+    _stage: asyncio.Future[None] | None = None
 
     def __init__(
         self, upstream: Upstream, replica: Replica, timeouts: Timeouts, *, reading: Stream | Whole, clock: Clock
     ) -> None:
         self.reading = reading
-        self.first_byte_at: float | None = None
         self._upstream = upstream
         self._replica = replica
         self._timeouts = timeouts
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
-        self._status = 0
-        self._content_type = ""
-        self._encoded = False
         self._held: list[bytes] = []
-        self._held_bytes = 0
-        self._stream: Stream | None = None  # once the head says that the answer is one
-        self._answer: Answer | None = None
-        self._client: ClientConnection | None = None
-        self._client_slow = False
-        self._stage: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._limit_s = timeouts.first_byte if isinstance(reading, Stream) else timeouts.answer
-        self._asked_at = self._last_byte_at = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +70,7 @@ class Exchange:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._upstream.forget(self)
         if self._client is not None:
             self._client.flow = None
         if self._connection is not None:
@@ -106,14 +101,14 @@ class Exchange:
         """Whether the engine may have seen the request."""
         return self._connection is not None
 
-    def deliver(self, answer: Answer, headers: tuple[Header, ...]) -> None:
+    def deliver(self, answer: Answer, fields: Fields) -> None:
         """Send an answer that is not streamed to the client."""
-        answer.whole(self._status, (("Content-Type", self._content_type), *headers), self._held_body())
+        answer.whole(self._status, f"Content-Type: {self._content_type}\r\n{fields}", self._held_body())
 
-    async def relay(self, request: web.BaseRequest, answer: Answer, headers: tuple[Header, ...]) -> None:
+    async def relay(self, request: web.BaseRequest, answer: Answer, fields: Fields) -> None:
         """Send a stream to the client, to its last byte."""
         assert self._stream is not None
-        answer.begin(self._status, (("Content-Type", self._content_type), *headers, *_STREAM_HEADERS))
+        answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{_STREAM_FIELDS}{fields}")
         answer.send(self._held_body())
         if not self._over():
             self._answer = answer
@@ -130,6 +125,18 @@ class Exchange:
             self._connection.abort()
         self.broken(reason)
 
+    def check_time(self, now: float) -> None:
+        """Cut the answer where its limit has passed: to its beginning, or between bytes, of which comments are some."""
+        if self._over():
+            return
+        if self._began():
+            limit_s, since = self._timeouts.idle, now if self._client_slow else self._last_byte_at
+        else:
+            whole = isinstance(self.reading, Whole)
+            limit_s, since = self._timeouts.answer if whole else self._timeouts.first_byte, self._asked_at
+        if now >= since + limit_s:
+            self.cut("timeout")
+
     # From the engine's connection.
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
@@ -137,7 +144,8 @@ class Exchange:
         self._status = status
         self._content_type = headers.get(b"content-type", b"").decode("latin-1")
         self._encoded = headers.get(b"content-encoding", b"identity") != b"identity"
-        if status == _OK and isinstance(self.reading, Stream) and self._content_type.startswith("text/event-stream"):
+        streams = self._content_type.lower().startswith("text/event-stream")
+        if streams and status == _OK and isinstance(self.reading, Stream):
             self._stream = self.reading
 
     def body(self, data: bytes) -> None:
@@ -188,8 +196,7 @@ class Exchange:
     async def _ask(self, connection: Connection, request: bytes) -> None:
         self._connection = connection
         self._asked_at = self._loop.time()
-        if self._timer is None:
-            self._check_time_at(self._asked_at + self._limit_s)
+        self._upstream.watch(self)
         connection.send(request, self)
         if not self._over():
             self._stage = self._loop.create_future()
@@ -217,6 +224,8 @@ class Exchange:
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
         self._held_bytes += len(data)
+        if self._held_bytes > MAX_WHOLE_BYTES:
+            self.cut("garbage")
 
     def _over(self) -> bool:
         return self.reading.ended or self.reading.broken_by is not None
@@ -235,24 +244,6 @@ class Exchange:
             client.flow = self
             if client.writing_paused:
                 self.client_paused()
-
-    def _check_time_at(self, due: float) -> None:
-        """Look at the time limits when one is `due` (loop time), or may be: a shorter one holds once bytes come."""
-        self._timer = self._loop.call_at(min(due, self._loop.time() + self._timeouts.idle), self._check_time)
-
-    def _check_time(self) -> None:
-        """Cut the answer where its limit has passed; else come back. Runs once per limit, never per event."""
-        if self._over():
-            return
-        now = self._loop.time()
-        if self._began():
-            due = (now if self._client_slow else self._last_byte_at) + self._timeouts.idle
-        else:
-            due = self._asked_at + self._limit_s
-        if now < due:
-            self._check_time_at(due)
-        else:
-            self.cut("timeout")
 
     def _began(self) -> bool:
         """Whether the answer has begun: a stream with its first event, comments do not count; another with any byte."""

@@ -1,8 +1,9 @@
-"""Connections to replicas: opened, kept while idle, reused most-recent-first."""
+"""Connections to replicas: opened, kept while idle, reused most-recent-first; and the time limits of those in use."""
 
 import asyncio
 import ssl
 from collections import deque
+from typing import Protocol
 
 from gateway.clock import Clock
 from gateway.relay.connection import Connection
@@ -12,13 +13,36 @@ from gateway.routing.replica import Replica
 KEEP_IDLE_S = 4.0
 
 
+# How often the time limits of all exchanges are looked at. A timer for each would cost every call more than this does.
+LOOK_EVERY_S = 0.1
+
+
+class Limited(Protocol):
+    """An exchange, which ends itself when it is told the time and a limit of its own has passed."""
+
+    def check_time(self, now: float) -> None:
+        """Take the time of the event loop, in seconds."""
+
+
 class Upstream:
-    """All connections of this process to replicas that no exchange uses right now."""
+    """All connections of this process to replicas that no exchange uses right now, and a watch over the exchanges."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._watched: set[Limited] = set()
+        self._look: asyncio.TimerHandle | None = None
         self._idle: dict[Replica, deque[Connection]] = {}
         self._tls: ssl.SSLContext | None = None
+
+    def watch(self, exchange: Limited) -> None:
+        """Tell `exchange` the time every `LOOK_EVERY_S`, until `forget`."""
+        self._watched.add(exchange)
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_at_limits)
+
+    def forget(self, exchange: Limited) -> None:
+        """Stop telling it."""
+        self._watched.discard(exchange)
 
     def take_idle(self, replica: Replica) -> Connection | None:
         """Return an open connection that was used last and not long ago, or None."""
@@ -57,11 +81,20 @@ class Upstream:
             idle.popleft().abort()
 
     def close(self) -> None:
-        """Close every idle connection."""
+        """Close every idle connection, and watch no more."""
+        if self._look is not None:
+            self._look.cancel()
         for idle in self._idle.values():
             for connection in idle:
                 connection.abort()
         self._idle.clear()
+
+    def _look_at_limits(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for exchange in tuple(self._watched):
+            exchange.check_time(now)
+        self._look = loop.call_later(LOOK_EVERY_S, self._look_at_limits) if self._watched else None
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:

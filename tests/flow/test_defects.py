@@ -57,7 +57,7 @@ async def test_a_defect_in_the_middle_of_an_answer_cuts_it(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def defective(_request: web.BaseRequest, answer: Answer, _trail: Trail) -> None:
-        answer.begin(200, ())
+        answer.begin(200, "")
         answer.send(b"data: {}\n\n")
         await asyncio.sleep(0)
         raise RuntimeError("canary")
