@@ -91,7 +91,7 @@ class Pipeline:
         self._metrics.call_started(model.name)
         with permit:  # gives everything back unless it is settled
             try:
-                fields = identifying(trail) + lines(permit.headers)
+                fields = identifying(trail) + permit.fields
                 await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
             except BadRequest:
                 permit.settle(_NO_TOKENS)

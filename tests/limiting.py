@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.admission.limit import Kind, Limit, Measure
 from gateway.admission.memory import MemoryStore
+from gateway.admission.permit import Permit
 from gateway.admission.redis import RedisStore
 from gateway.admission.reservation import Reservation
 from gateway.admission.store import Store
@@ -71,6 +72,13 @@ def limit(kind: Kind, figure: int, *, window_s: float = 60, shadow: bool = False
 
 def reservation(call_id: str, *asked: tuple[Limit, int]) -> Reservation:
     return Reservation(call_id, TAG, tuple(one for one, _ in asked), tuple(cost for _, cost in asked))
+
+
+def shown(permit: Permit) -> dict[str, str]:
+    """Return the headers in which a permit shows its limits."""
+    lines = permit.fields.split("\r\n")
+    assert lines.pop() == "", "the last line has an end too"
+    return dict([line.split(": ") for line in lines])
 
 
 @dataclass

@@ -3,13 +3,12 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
 
 from gateway import config, errors
-from gateway.admission.headers import ratelimit_headers
+from gateway.admission.headers import ratelimit_fields
 from gateway.admission.memory import MemoryStore
 from gateway.admission.observer import Observer
-from gateway.admission.permit import Charge, Permit
+from gateway.admission.permit import Permit
 from gateway.admission.refusals import refusal
 from gateway.admission.reservation import Answer, Reservation
 from gateway.admission.rules import Applying, Rulebook, costs
@@ -34,7 +33,7 @@ class Admission:
         self._alone = MemoryStore(clock, lease_s=limits.lease)
         self._clock = clock
         self._observer = observer
-        self._live: dict[str, tuple[Charge, ...]] = {}
+        self._live: dict[str, Permit] = {}
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -75,61 +74,62 @@ class Admission:
         applying = self._rulebook.applying(principal, model=model, pool=pool)
         if applying.plan_unknown:
             self._observer.plan_unknown()
-        if not applying.limits:
-            return Permit(call_id, (), live=self._live, headers={})
         asked = costs(applying.limits, call, default_output_tokens=default_output_tokens)
-        reservation = Reservation(call_id, applying.tag, applying.limits, asked)
+        permit = Permit(call_id, applying.tag, limits=applying.limits, costs=asked, store=self._store, live=self._live)
+        if not applying.limits:
+            return permit
         try:
-            answer = await self._store.reserve(reservation)
+            answer = await self._store.reserve(permit)
         except StoreUnavailable as failure:
-            doubtful = (Charge(self._store, reservation.enforced(), uncertain=True),) if failure.sent else ()
-            return await self._without_store(applying, reservation, doubtful)
-        return self._conclude(self._store, applying, reservation, answer, doubtful=())
-
-    async def _without_store(
-        self, applying: Applying, reservation: Reservation, doubtful: tuple[Charge, ...]
-    ) -> Permit:
-        """Decide without the store. `doubtful` is what it may have taken although nobody saw its answer."""
-        if self._limits.on_store_failure == "allow":
-            return Permit(reservation.call_id, doubtful, live=self._live, headers={})
-        if self._limits.on_store_failure == "deny":
-            _give_back(doubtful)
-            raise errors.LimitsUnavailable("Limits cannot be checked at the moment. Try again shortly.")
-        alone = Reservation(
-            reservation.call_id, reservation.tag, applying.shares, _within_shares(applying, reservation)
-        )
-        return self._conclude(self._alone, applying, alone, await self._alone.reserve(alone), doubtful=doubtful)
-
-    def _conclude(
-        self,
-        store: Store,
-        applying: Applying,
-        reservation: Reservation,
-        answer: Answer,
-        *,
-        doubtful: tuple[Charge, ...],
-    ) -> Permit:
+            if self._limits.on_store_failure != "local":
+                return self._uncounted(permit, sent=failure.sent)
+            permit = self._counted_alone(permit, applying, sent=failure.sent)
+            answer = await self._alone.reserve(permit)
         if not answer.admitted:
-            _give_back(doubtful)
-            raise self._refused(reservation, answer)
-        taken = reservation
+            if permit.doubtful is not None:
+                permit.doubtful.end(None)
+            raise self._refused(permit, answer)
+        permit.fields = ratelimit_fields(permit.limits, permit.costs, answer.levels)
         if applying.shadows:
-            taken = self._charged(reservation, answer)
+            self._leave_out_shadows(permit, answer)
         else:
             self._observer.limits_admitted(applying.rules)
-        return Permit(
-            reservation.call_id,
-            (Charge(store, taken), *doubtful),
-            live=self._live,
-            headers=ratelimit_headers(reservation.limits, reservation.costs, answer.levels),
-        )
+        self._live[call_id] = permit
+        return permit
 
-    def _charged(self, reservation: Reservation, answer: Answer) -> Reservation:
-        """Return the part of an admitted `reservation` that was charged: without the shadows that it does not fit."""
-        fits = answer.fits(reservation)
-        for limit, fit in zip(reservation.limits, fits, strict=True):
+    def _uncounted(self, permit: Permit, *, sent: bool) -> Permit:
+        """Admit or refuse without counting. What was `sent` the store may have taken although nobody saw its answer."""
+        if sent:
+            permit.make_uncertain()
+        if self._limits.on_store_failure == "allow":
+            if sent:
+                self._live[permit.call_id] = permit
+            return permit
+        if sent:
+            permit.end(None)
+        raise errors.LimitsUnavailable("Limits cannot be checked at the moment. Try again shortly.")
+
+    def _counted_alone(self, permit: Permit, applying: Applying, *, sent: bool) -> Permit:
+        """Return what to ask of this process's own counts; with it goes what was `sent` to the store."""
+        alone = Permit(
+            permit.call_id,
+            permit.tag,
+            limits=applying.shares,
+            costs=_within_shares(applying, permit),
+            store=self._alone,
+            live=self._live,
+        )
+        if sent:
+            permit.make_uncertain()
+            alone.doubtful = permit
+        return alone
+
+    def _leave_out_shadows(self, permit: Permit, answer: Answer) -> None:
+        """Tell what each rule says to an admitted call, and leave the shadows that it does not fit uncharged."""
+        fits = answer.fits(permit)
+        for limit, fit in zip(permit.limits, fits, strict=True):
             self._observer.limit_decided(limit.rule, "admitted" if fit else "shadow")
-        return reservation if all(fits) else reservation.only(fits)
+        permit.keep(fits)
 
     def _refused(self, reservation: Reservation, answer: Answer) -> errors.TooMany:
         for limit, fit in zip(reservation.limits, answer.fits(reservation), strict=True):
@@ -141,19 +141,15 @@ class Admission:
         while True:
             await asyncio.sleep(self._limits.lease / RENEWALS)
             held: defaultdict[Store, list[Reservation]] = defaultdict(list)
-            for charges in self._live.values():
-                for charge in charges:
-                    held[charge.store].append(charge.reservation)
+            for permit in self._live.values():
+                held[permit.store].append(permit)
+                if permit.doubtful is not None:
+                    held[permit.doubtful.store].append(permit.doubtful)
             for store, reservations in held.items():
                 try:
                     await store.renew(reservations)
                 except StoreUnavailable:
                     log.debug("leases were not renewed: the limit store is away")  # its going away was logged
-
-
-def _give_back(charges: Sequence[Charge]) -> None:
-    for charge in charges:
-        charge.settle(None)
 
 
 def _within_shares(applying: Applying, reservation: Reservation) -> tuple[int, ...]:

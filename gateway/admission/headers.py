@@ -7,48 +7,55 @@ from gateway.admission.limit import Level, Limit
 from gateway.admission.rules import REMEMBERED
 
 _MEASURES = ("requests", "tokens")
-_FIGURES = ("limit", "remaining", "reset")
+
+# Where a limit stands among those of a reservation, its figure, and the text up to what remains of it.
+_Shown = tuple[int, Limit, str]
+
+
+def ratelimit_fields(limits: tuple[Limit, ...], costs: Sequence[int], levels: Sequence[Level]) -> str:
+    """Return, for each measure, the figures of the limit with the least remaining once `costs` are charged.
+
+    Lines as in a head, each with its end. Shadow limits refuse nobody and are not shown; calls at once have no header.
+    """
+    fields = ""
+    for first, others, of_reset in _shown(limits):
+        at, limit, opening = first
+        remaining = limit.limit - levels[at][0] - costs[at]
+        for other in others:
+            i, rival, _ = other
+            left = rival.limit - levels[i][0] - costs[i]
+            if left < remaining:
+                (at, limit, opening), remaining = other, left
+        reset = go_duration(limit.reset_after_us(limit.limit - remaining, levels[at][1]))
+        fields += f"{opening}{max(remaining, 0)}{of_reset}{reset}\r\n"
+    return fields
 
 
 def ratelimit_headers(limits: tuple[Limit, ...], costs: Sequence[int], levels: Sequence[Level]) -> dict[str, str]:
-    """Return, for each measure, the figures of the limit with the least remaining once `costs` are charged.
-
-    Shadow limits refuse nobody and are not shown; calls at once have no header.
-    """
-    headers = {}
-    for at, others, (of_limit, of_remaining, of_reset) in _shown(limits):
-        limit, (used, clock_us) = limits[at], levels[at]
-        used += costs[at]
-        remaining = limit.limit - used
-        for other in others:
-            if limits[other].limit - levels[other][0] - costs[other] < remaining:
-                limit, (used, clock_us) = limits[other], levels[other]
-                used += costs[other]
-                remaining = limit.limit - used
-        headers[of_limit] = str(limit.limit)
-        headers[of_remaining] = str(remaining) if remaining > 0 else "0"
-        headers[of_reset] = go_duration(limit.reset_after_us(used, clock_us))
-    return headers
+    """Return `ratelimit_fields` by name."""
+    return dict([line.split(": ") for line in ratelimit_fields(limits, costs, levels).splitlines()])
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _shown(limits: tuple[Limit, ...]) -> list[tuple[int, tuple[int, ...], tuple[str, str, str]]]:
-    """Return for each measure the first of `limits` that may be shown, the others, and the names of its headers."""
+def _shown(limits: tuple[Limit, ...]) -> list[tuple[_Shown, tuple[_Shown, ...], str]]:
+    """Return for each measure the first of `limits` that may be shown, the others, and what stands before the reset."""
     found = []
     for measure in _MEASURES:
-        shown = [i for i, limit in enumerate(limits) if limit.measure == measure and not limit.shadow]
-        of_limit, of_remaining, of_reset = (f"x-ratelimit-{figure}-{measure}" for figure in _FIGURES)
-        if shown:
-            found.append((shown[0], tuple(shown[1:]), (of_limit, of_remaining, of_reset)))
+        candidates = [
+            (i, limit, f"x-ratelimit-limit-{measure}: {limit.limit}\r\nx-ratelimit-remaining-{measure}: ")
+            for i, limit in enumerate(limits)
+            if limit.measure == measure and not limit.shadow
+        ]
+        if candidates:
+            found.append((candidates[0], tuple(candidates[1:]), f"\r\nx-ratelimit-reset-{measure}: "))
     return found
 
 
 def go_duration(microseconds: int) -> str:
     """Return a duration as Go writes it, rounded up to ms, from 1 s on to seconds: `120ms`, `6m0s`, `24h0m0s`."""
-    milliseconds = -(-microseconds // 1000)
-    if 0 < milliseconds < 1000:  # noqa: PLR2004 a second
-        return f"{milliseconds}ms"
-    return _of_seconds(-(-milliseconds // 1000))
+    if 0 < microseconds <= 999_000:  # noqa: PLR2004 what is more is a second
+        return f"{-(-microseconds // 1000)}ms"
+    return _of_seconds(-(-microseconds // 1_000_000))
 
 
 @lru_cache(maxsize=1024)  # quotas of all calls of a second end equally far away

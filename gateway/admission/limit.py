@@ -16,6 +16,8 @@ from typing import Literal
 
 Measure = Literal["requests", "tokens", "concurrency"]
 Kind = Literal["bucket", "day", "month", "lease"]
+Tokens = Literal["total", "input", "output"]
+Unit = Literal["requests", "concurrency"] | Tokens
 
 # What is used, and a time that the kind gives its meaning: for a bucket since when it has been refilling, for a
 # calendar period until when it lasts, for leases nothing. Both of the moment before the call is charged.
@@ -43,7 +45,7 @@ class Limit:
     window_us: int
     key: str
     shadow: bool = False
-    count: Literal["total", "input", "output"] = "total"
+    count: Tokens = "total"
 
     def share(self, processes: int) -> "Limit":
         """Return what one of `processes` may admit on its own: an equal part, at least 1 of a limit that is not 0."""
@@ -53,11 +55,10 @@ class Limit:
         """Whether `cost` more does not fit. A limit of 0 fits nothing, not even a call that costs 0."""
         return used + cost > self.limit or self.limit == 0
 
-    def counted(self, prompt: int, completion: int) -> int:
-        """Return those of a call's tokens that this limits."""
-        if self.count == "total":
-            return prompt + completion
-        return prompt if self.count == "input" else completion
+    @property
+    def unit(self) -> Unit:
+        """What this counts: calls, calls at once, or those of a call's tokens that `count` says."""
+        return self.count if self.measure == "tokens" else self.measure
 
     def reset_after_us(self, used: int, clock_us: int) -> int:
         """Return how long until nothing is used any more, if no more calls come."""
@@ -89,6 +90,12 @@ def period(kind: Kind, now_us: int) -> tuple[int, int]:
     """Return the number of the UTC day or month at `now_us`, and when it ends."""
     day = now_us // _DAY_US
     return (day, (day + 1) * _DAY_US) if kind == "day" else _month(day)
+
+
+def same_period(kind: Kind, one_us: int, other_us: int) -> bool:
+    """Whether two times are of one UTC day or month. Most are of one day."""
+    days = one_us // _DAY_US, other_us // _DAY_US
+    return days[0] == days[1] or (kind == "month" and _month(days[0]) == _month(days[1]))
 
 
 @lru_cache(maxsize=8)  # calls are of today: 0.1 us instead of 2.5

@@ -6,7 +6,7 @@ when the tables have doubled, so memory follows the number of keys in use.
 
 from collections.abc import Sequence
 
-from gateway.admission.limit import MAX_COUNT, Level, Limit, period, refill
+from gateway.admission.limit import MAX_COUNT, Level, Limit, period, refill, same_period
 from gateway.admission.reservation import RECORD_S, SETTLED_S, Answer, Reservation, Settlement
 from gateway.clock import Clock
 
@@ -53,25 +53,27 @@ class MemoryStore:
             self._sweep(now_us)
         call_id = reservation.call_id
         levels: list[Level] = []
-        fitting: list[tuple[Limit, int, int]] = []
+        charged: dict[str, _Count] = {}
+        held: list[str] = []
         refused = False
         for limit, cost in zip(reservation.limits, reservation.costs, strict=True):
             used, clock_us, mark = self._read(limit, now_us)
             levels.append((used, clock_us))
-            if not limit.refuses(used, cost):
-                fitting.append((limit, used + cost, mark))
-            elif not limit.shadow:
-                refused = True
+            used += cost
+            if used > limit.limit or not limit.limit:  # as `limit.refuses`, which a call would ask for every limit
+                refused = refused or not limit.shadow
+            elif limit.kind == "lease":
+                held.append(limit.key)
+            else:
+                charged[limit.key] = used, mark, limit
         if call_id in self._records and self._record(call_id, now_us) is not None:
             before = zip(levels, reservation.costs, strict=True)
             return Answer(admitted=True, levels=[(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
         if refused:
             return Answer(admitted=False, levels=levels)
-        for limit, used, mark in fitting:
-            if limit.kind == "lease":
-                self._hold(limit.key, call_id, now_us)
-            else:
-                self._counts[limit.key] = used, mark, limit
+        self._counts.update(charged)
+        for key in held:
+            self._hold(key, call_id, now_us)
         self._records[call_id] = now_us, now_us + _RECORD_US
         return Answer(admitted=True, levels=levels)
 
@@ -86,7 +88,7 @@ class MemoryStore:
         for limit, delta in zip(settlement.limits, settlement.deltas, strict=True):
             if limit.kind == "lease":
                 self._leases.get(limit.key, {}).pop(call_id, None)
-            elif limit.kind == "bucket" or period(limit.kind, reserved_us) == period(limit.kind, now_us):
+            elif limit.kind == "bucket" or same_period(limit.kind, reserved_us, now_us):
                 used, _, mark = self._read(limit, now_us)
                 self._counts[limit.key] = min(max(used + delta, 0), MAX_COUNT), mark, limit
 

@@ -1,49 +1,65 @@
 """A call's leave to run, held to its last byte: `with permit:` gives everything back unless the call was settled."""
 
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import MutableMapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from gateway.admission.limit import Limit
 from gateway.admission.reservation import Reservation
 from gateway.admission.store import Store
 from gateway.calls.usage import Usage
 
 
-@dataclass(slots=True, eq=False)  # not frozen, like the reservation: one for every call
-class Charge:
-    """What a store took for a call; `uncertain` where it may have taken nothing because its answer was lost."""
+class Permit(Reservation):
+    """What was taken from `store` for a call, until it is settled. Only `Admission` makes one.
 
-    store: Store
-    reservation: Reservation
-    uncertain: bool = False
+    `live` is its register of calls under way, by call id. `fields` are the lines of the answer's head that show the
+    limits. `uncertain`: the store may have taken nothing, because its answer was lost. `doubtful` is what it may have
+    taken before the call was admitted without it.
+    """
 
-    def settle(self, usage: Usage | None) -> None:
-        """Charge `usage` in place of what was reserved; None gives everything back."""
-        self.store.settle(self.reservation.settlement(usage, uncertain=self.uncertain))
-
-
-class Permit:
-    """Admitted. Only `Admission` makes one; `live` is its register of calls under way, by call id."""
-
-    __slots__ = ("_call_id", "_live", "headers")
+    __slots__ = ("_live", "doubtful", "fields", "store", "uncertain")
 
     def __init__(
         self,
         call_id: str,
-        charges: tuple[Charge, ...],
+        tag: str,
         *,
-        live: MutableMapping[str, tuple[Charge, ...]],
-        headers: Mapping[str, str],
+        limits: tuple[Limit, ...],
+        costs: tuple[int, ...],
+        store: Store,
+        live: MutableMapping[str, "Permit"],
     ) -> None:
-        self.headers = headers
-        self._call_id = call_id
+        self.call_id = call_id
+        self.tag = tag
+        self.limits = limits
+        self.costs = costs
+        self.store = store
+        self.fields = ""
+        self.uncertain = False
+        self.doubtful: Permit | None = None
         self._live = live
-        live[call_id] = charges
 
-    def settle(self, usage: Usage) -> None:
-        """Charge what the call used. Takes effect once: later calls change nothing. Never waits."""
-        self._end(usage)
+    def settle(self, usage: Usage | None) -> None:
+        """Charge what the call used; None gives everything back. Takes effect once, and never waits."""
+        if self._live.pop(self.call_id, None) is not None:
+            self.end(usage)
+
+    def end(self, usage: Usage | None) -> None:
+        """Settle what is not, or no longer, a call under way."""
+        self.store.settle(self.settlement(usage, uncertain=self.uncertain))
+        if self.doubtful is not None:
+            self.doubtful.end(usage)
+
+    def make_uncertain(self) -> None:
+        """Nobody saw the store's answer: it took this, or nothing. Shadows are let go, which may be charged or not."""
+        self.keep([not limit.shadow for limit in self.limits])
+        self.uncertain = True
+
+    def keep(self, kept: Sequence[bool]) -> None:
+        """Narrow this to the limits that are `kept`."""
+        only = self.only(kept)
+        self.limits, self.costs = only.limits, only.costs
 
     def __enter__(self) -> Self:
         return self
@@ -51,8 +67,4 @@ class Permit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end(None)
-
-    def _end(self, usage: Usage | None) -> None:
-        for charge in self._live.pop(self._call_id, ()):
-            charge.settle(usage)
+        self.settle(None)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gateway.admission.limit import MAX_COUNT, Level, Limit
+from gateway.admission.limit import MAX_COUNT, Level, Limit, Unit
 from gateway.admission.rules import REMEMBERED
 from gateway.calls.usage import Usage
 
@@ -57,12 +57,13 @@ class Reservation:
         """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
         if usage is None:
             return Settlement(self.call_id, self.tag, self.limits, [-cost for cost in self.costs], uncertain)
-        at, limits = _ended_by_usage(self.limits)
-        deltas = []
-        for i, limit in zip(at, limits, strict=True):
-            used = limit.counted(usage.prompt, usage.completion) if limit.kind != "lease" else 0
-            deltas.append((used if 0 <= used <= MAX_COUNT else 0 if used < 0 else MAX_COUNT) - self.costs[i])
-        return Settlement(self.call_id, self.tag, limits, deltas, uncertain)
+        prompt, completion = usage.prompt, usage.completion
+        used = {"concurrency": 0, "total": prompt + completion, "input": prompt, "output": completion}
+        if prompt < 0 or completion < 0 or prompt + completion > MAX_COUNT:
+            used = {unit: min(max(figure, 0), MAX_COUNT) for unit, figure in used.items()}
+        limits, ended = _ended_by_usage(self.limits)
+        costs = self.costs
+        return Settlement(self.call_id, self.tag, limits, [used[unit] - costs[i] for i, unit in ended], uncertain)
 
     def enforced(self) -> "Reservation":
         """Return the part of this that can refuse."""
@@ -94,10 +95,10 @@ class Answer:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _ended_by_usage(limits: tuple[Limit, ...]) -> tuple[tuple[int, ...], tuple[Limit, ...]]:
-    """Return which of `limits` change where a call ends with a usage, and where they stand: all but requests do."""
-    at = tuple([i for i, limit in enumerate(limits) if limit.measure != "requests"])
-    return at, tuple([limits[i] for i in at])
+def _ended_by_usage(limits: tuple[Limit, ...]) -> tuple[tuple[Limit, ...], tuple[tuple[int, Unit], ...]]:
+    """Return which of `limits` change where a call ends with a usage: all but requests; where they stand, and units."""
+    ended = [(i, limit) for i, limit in enumerate(limits) if limit.measure != "requests"]
+    return tuple([limit for _, limit in ended]), tuple([(i, limit.unit) for i, limit in ended])
 
 
 def _record(tag: str, call_id: str) -> str:

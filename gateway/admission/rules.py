@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from gateway import config
-from gateway.admission.limit import MAX_COUNT, Kind, Limit, Measure
+from gateway.admission.limit import MAX_COUNT, Kind, Limit, Measure, Unit
 from gateway.calls.call import Call
 from gateway.identity.principal import Principal
 
@@ -96,7 +96,15 @@ class Rulebook:
 def costs(limits: tuple[Limit, ...], call: Call, *, default_output_tokens: int) -> tuple[int, ...]:
     """Return what `call` reserves of each limit: 1 call, or the estimated input and the largest output it declared."""
     output = (default_output_tokens if call.output_tokens is None else call.output_tokens) * call.generations
-    return tuple([limit.counted(call.input_tokens, output) if limit.measure == "tokens" else 1 for limit in limits])
+    tokens = call.input_tokens
+    figures = {"requests": 1, "concurrency": 1, "total": tokens + output, "input": tokens, "output": output}
+    return tuple([figures[unit] for unit in units(limits)])
+
+
+@lru_cache(maxsize=REMEMBERED)
+def units(limits: tuple[Limit, ...]) -> tuple[Unit, ...]:
+    """Return what each of `limits` counts."""
+    return tuple([limit.unit for limit in limits])
 
 
 def _override(rule: config.Rule, override: config.RuleOverride) -> config.Rule:

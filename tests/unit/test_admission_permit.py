@@ -15,7 +15,7 @@ from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.errors import QuotaExceeded, RateLimited, RequestExceedsLimit
 from gateway.identity.principal import Principal
-from tests.limiting import SECOND, Remembering, SetClock
+from tests.limiting import SECOND, Remembering, SetClock, shown
 
 REQUESTS = {"name": "requests", "per": ["key"], "requests": 10, "window": "1h"}
 TOKENS = {"name": "tokens", "per": ["key"], "tokens": 100, "window": "1m"}
@@ -90,9 +90,9 @@ class Stage:
     async def remaining(self) -> dict[str, int]:
         """Return what remains as a call that is given back sees it."""
         with await self.admit(prompt=0, output=0) as permit:
-            shown = permit.headers
+            headers = shown(permit)
         names = ("requests", "tokens")
-        found = {name: shown.get(f"x-ratelimit-remaining-{name}") for name in names}
+        found = {name: headers.get(f"x-ratelimit-remaining-{name}") for name in names}
         own = {"requests": 1, "tokens": 0}
         return {name: int(value) + own[name] for name, value in found.items() if value is not None}
 
@@ -100,8 +100,8 @@ class Stage:
 async def test_a_permit_shows_what_remains_while_it_holds_its_reservation() -> None:
     stage = Stage(REQUESTS, TOKENS)
     permit = await stage.admit()
-    assert permit.headers["x-ratelimit-remaining-requests"] == "9"
-    assert permit.headers["x-ratelimit-remaining-tokens"] == "70"
+    assert shown(permit)["x-ratelimit-remaining-requests"] == "9"
+    assert shown(permit)["x-ratelimit-remaining-tokens"] == "70"
     assert await stage.remaining() == {"requests": 9, "tokens": 70}
 
 
@@ -126,7 +126,7 @@ async def test_settling_charges_what_was_used_and_one_request_once() -> None:
 async def test_a_call_without_a_declared_output_reserves_the_models_default() -> None:
     stage = Stage(TOKENS)
     permit = await stage.admit(output=None)
-    assert permit.headers["x-ratelimit-remaining-tokens"] == "50"
+    assert shown(permit)["x-ratelimit-remaining-tokens"] == "50"
 
 
 async def test_a_call_that_used_more_than_it_reserved_goes_below_zero_and_the_next_is_refused() -> None:
@@ -178,7 +178,7 @@ async def test_a_call_that_never_fits_is_told_so_even_where_nothing_is_left() ->
 async def test_a_principal_without_limits_is_admitted_and_the_store_not_asked() -> None:
     stage = Stage()
     with await stage.admit() as permit:
-        assert permit.headers == {}
+        assert permit.fields == ""
         permit.settle(Usage(1, 1))
     assert stage.store.settled == []
     assert stage.observer.decisions == {}
@@ -204,7 +204,7 @@ async def test_a_shadow_is_settled_only_for_calls_that_it_counted() -> None:
     trial = {"name": "trial", "per": ["key"], "tokens": 50, "window": "month", "shadow": True}
     stage = Stage(trial)
     counted, over = await stage.admit(), await stage.admit()
-    assert counted.headers == {}
+    assert counted.fields == ""
     counted.settle(Usage(10, 0))
     over.settle(Usage(10, 0))
     assert [[one.rule for one in settled.limits] for settled in stage.store.settled] == [["trial"], []]

@@ -13,7 +13,7 @@ from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.identity.principal import Principal
 from tests.documents import block_in, rows, section, text_of
-from tests.limiting import LEASE_S, SECOND, Remembering, SetClock
+from tests.limiting import LEASE_S, SECOND, Remembering, SetClock, shown
 
 BODY_BYTES = 900
 
@@ -46,7 +46,7 @@ class Replay:
         except errors.TooMany as refused:
             told = f"429: *{refused.message}*"
         if permit is not None:
-            told = f"200, `x-ratelimit-remaining-tokens: {permit.headers['x-ratelimit-remaining-tokens']}`"
+            told = f"200, `x-ratelimit-remaining-tokens: {shown(permit)['x-ratelimit-remaining-tokens']}`"
         assert asks.endswith(f"`max_tokens: {output}`")
         assert gets == told
         return permit
