@@ -124,7 +124,7 @@ class Lane:
             self._posts.popleft()
             self._observer.settlement_dropped()
         self._posts.append(command)
-        if self._flush is None:
+        if self._flush is None and not (self._asks or self._asked or self._posted):  # it goes with those, or after them
             self._flush = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._flush_now)
 
     def _flush_now(self) -> None:
@@ -170,7 +170,10 @@ class Lane:
 
     async def _exchange(self, within_s: float) -> bool:
         """Exchange one pipeline. Return whether the server answered."""
-        self._posted = [self._posts.popleft() for _ in range(min(len(self._posts), MAX_BATCH))]
+        if len(self._posts) <= MAX_BATCH:
+            self._posted, self._posts = list(self._posts), deque()
+        else:
+            self._posted = [self._posts.popleft() for _ in range(MAX_BATCH)]
         self._asked, self._asks = self._asks[:MAX_BATCH], self._asks[MAX_BATCH:]
         operations = {ask.operation for ask in self._asked}
         if self._posted:

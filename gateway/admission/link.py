@@ -22,6 +22,9 @@ from gateway.admission.scripts import Script, write_nothing
 # More than the replies of one pipeline.
 _READ_BYTES = 64 * 1024
 
+# What the parser returns when it needs more bytes; equal to no reply.
+_NO_MORE = object()
+
 
 class LinkFailed(Exception):
     """The server is not there, cannot serve, or did not answer in time. When `sent`, it may have done all the same."""
@@ -48,6 +51,7 @@ class Link:
         self._parser = hiredis.Reader()
         self._load = [script.load() for script in scripts]
         self._try = [*self._load, write_nothing()]
+        self._errors: list[RedisError] = []  # among the replies of this pipeline
         self._sent = False
 
     async def open(self, *, within_s: float) -> None:
@@ -88,6 +92,8 @@ class Link:
 
     async def _known(self, commands: Sequence[bytes]) -> list[Any]:
         replies = await self._again(commands)
+        if not self._errors:
+            return replies
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
             await self._ask(self._load)
@@ -104,6 +110,7 @@ class Link:
     async def _ask(self, commands: Sequence[bytes]) -> list[Any]:
         reader, writer = self._streams or await self._connect()
         self._sent = True
+        self._errors = []
         writer.write(b"".join(commands))
         replies: list[Any] = []
         while len(replies) < len(commands):
@@ -116,10 +123,10 @@ class Link:
                 await self.close()
                 raise ConnectionLost("the server closed the connection")
             self._parser.feed(data)
-            while (reply := self._parser.gets()) is not False:
-                if isinstance(reply, ServerCannot):
-                    raise reply
-                replies.append(reply)
+            replies.extend(iter(self._parser.gets, _NO_MORE))
+            for failure in self._errors:
+                if isinstance(failure, ServerCannot):
+                    raise failure
         return replies
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -127,13 +134,12 @@ class Link:
         reader, writer = self._connection._reader, self._connection._writer  # noqa: SLF001 its own way in is the slow one
         assert reader is not None
         assert writer is not None
-        self._streams, self._parser = (reader, writer), hiredis.Reader(replyError=_error)
+        self._streams, self._parser = (reader, writer), hiredis.Reader(replyError=self._error, notEnoughData=_NO_MORE)
         return self._streams
 
-
-def _error(message: str) -> RedisError:
-    """Return the error that a reply tells."""
-    word = message.partition(" ")[0]
-    if word == "NOSCRIPT":
-        return NoScriptError(message)
-    return ResponseError(message) if word == "ERR" else ServerCannot(message)
+    def _error(self, message: str) -> RedisError:
+        """Return the error that a reply tells, and remember that there was one."""
+        word = message.partition(" ")[0]
+        kind = NoScriptError if word == "NOSCRIPT" else ResponseError if word == "ERR" else ServerCannot
+        self._errors.append(kind(message))
+        return self._errors[-1]

@@ -33,7 +33,7 @@ class Settlement:
     @property
     def record(self) -> str:
         """The key of the reservation's record."""
-        return _record(self.tag, self.call_id)
+        return f"gw:{{{self.tag}}}:call:{self.call_id}"
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class Reservation:
     @property
     def record(self) -> str:
         """The key of this reservation's record."""
-        return _record(self.tag, self.call_id)
+        return f"gw:{{{self.tag}}}:call:{self.call_id}"
 
     def settlement(self, usage: Usage | None, *, uncertain: bool = False) -> Settlement:
         """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
@@ -99,7 +99,3 @@ def _ended_by_usage(limits: tuple[Limit, ...]) -> tuple[tuple[Limit, ...], tuple
     """Return which of `limits` change where a call ends with a usage: all but requests; where they stand, and units."""
     ended = [(i, limit) for i, limit in enumerate(limits) if limit.measure != "requests"]
     return tuple([limit for _, limit in ended]), tuple([(i, limit.unit) for i, limit in ended])
-
-
-def _record(tag: str, call_id: str) -> str:
-    return f"gw:{{{tag}}}:call:{call_id}"

@@ -44,14 +44,14 @@ class Scripts:
         """Return the command that takes `reservation`."""
         before, after = self._around_reserve(reservation.limits)
         call_id, record = reservation.call_id, reservation.record
-        costs = "".join([_integer(cost) for cost in reservation.costs])
+        costs = "".join(map(_integer, reservation.costs))
         return f"{before}${len(record)}\r\n{record}\r\n{after}${len(call_id)}\r\n{call_id}\r\n{costs}".encode("ascii")
 
     def settle(self, settlement: Settlement) -> bytes:
         """Return the command that applies `settlement`."""
         before, after = self._around_settle(settlement.limits)
         call_id, record = settlement.call_id, settlement.record
-        deltas = "".join([_integer(delta) for delta in settlement.deltas])
+        deltas = "".join(map(_integer, settlement.deltas))
         mark = _MARK if settlement.uncertain else _NO_MARK
         return f"{before}${len(record)}\r\n{record}\r\n{after}${len(call_id)}\r\n{call_id}\r\n{mark}{deltas}".encode(
             "ascii"
