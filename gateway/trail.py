@@ -39,29 +39,37 @@ class Trail:
 
     def record(self) -> CallRecord:
         """Return everything that is known of the call, which has ended now."""
-        principal, model, attempts, outcome = self.principal, self.model, self.attempts, self.outcome
+        record = CallRecord()
+        record.inference_id = self.inference_id
+        record.endpoint = self.endpoint
+        record.status = self.status
+        record.ending = self._ending()
+        record.error_code = self.refusal.code if self.refusal else None
+        record.started = self.started
+        record.duration_s = self._clock.monotonic() - self._began_at
+        self._add_caller(record)
+        self._add_attempts(record)
+        return record
+
+    def _add_caller(self, record: CallRecord) -> None:
+        principal, model = self.principal, self.model
+        record.tenant = principal.tenant if principal else None
+        record.key = principal.key if principal else None
+        record.stream = self.call is not None and self.call.stream
+        record.model = model.name if model else None
+        record.pool = model.pool.name if model else None
+
+    def _add_attempts(self, record: CallRecord) -> None:
+        attempts, outcome = self.attempts, self.outcome
+        tried = attempts.tried if attempts else ()
         asked_at = attempts.asked_at if attempts else None
         first_byte_at = attempts.first_byte_at if attempts else None
-        return CallRecord(
-            inference_id=self.inference_id,
-            endpoint=self.endpoint,
-            model=model.name if model else None,
-            tenant=principal.tenant if principal else None,
-            key=principal.key if principal else None,
-            status=self.status,
-            ending=self._ending(),
-            stream=self.call is not None and self.call.stream,
-            usage=outcome.usage if outcome else None,
-            usage_missing=outcome.usage_missing if outcome else None,
-            replica=attempts.tried[-1].name if attempts and attempts.tried else None,
-            pool=model.pool.name if model else None,
-            attempts=len(attempts.tried) if attempts else 0,
-            started=self.started,
-            duration_s=self._clock.monotonic() - self._began_at,
-            overhead_s=None if asked_at is None else asked_at - self._began_at - self.body_wait_s,
-            first_byte_s=None if first_byte_at is None else first_byte_at - self._began_at,
-            error_code=self.refusal.code if self.refusal else None,
-        )
+        record.usage = outcome.usage if outcome else None
+        record.usage_missing = outcome.usage_missing if outcome else None
+        record.replica = tried[-1].name if tried else None
+        record.attempts = len(tried)
+        record.overhead_s = None if asked_at is None else asked_at - self._began_at - self.body_wait_s
+        record.first_byte_s = None if first_byte_at is None else first_byte_at - self._began_at
 
     def _ending(self) -> Ending:
         if self.refusal is not None:

@@ -24,32 +24,45 @@ class Tokens:
 
     def add(self, usage: Usage) -> None:
         """Add one call's usage."""
-        self.prompt += usage.prompt
-        self.completion += usage.completion
-        self.cached += usage.cached
-        self.reasoning += usage.reasoning
+        prompt, completion, cached, reasoning, _ = usage
+        self.prompt += prompt
+        self.completion += completion
+        self.cached += cached
+        self.reasoning += reasoning
 
 
 class Cell:
-    """What the calls of one kind are counted in; `duration` and `tokens` are shared with other kinds."""
+    """What the calls of one kind are counted in; the histograms and `tokens` are shared with other kinds."""
 
-    __slots__ = ("calls", "duration", "labels", "model", "tokens")
+    __slots__ = ("calls", "duration", "labels", "model", "overhead", "tokens")
 
-    def __init__(self, labels: Labels, model: str, *, duration: Histogram, tokens: defaultdict[str, Tokens]) -> None:
+    def __init__(
+        self,
+        labels: Labels,
+        model: str,
+        *,
+        duration: Histogram,
+        overhead: Histogram,
+        tokens: defaultdict[str, Tokens],
+    ) -> None:
         self.calls = 0
         self.labels = labels
         self.model = model
         self.duration = duration
+        self.overhead = overhead
         self.tokens = tokens
 
 
 class Cells:
     """The cells of one process. Their number is bounded: a name that has no label of its own shares a cell."""
 
-    def __init__(self, models: Collection[str], tenants: TenantLabels, *, durations: Histograms) -> None:
+    def __init__(
+        self, models: Collection[str], tenants: TenantLabels, *, durations: Histograms, overheads: Histograms
+    ) -> None:
         self._models = frozenset(models)
         self._tenants = tenants
         self._durations = durations
+        self._overheads = overheads
         self._cells: dict[Labels, Cell] = {}
         self._found: dict[tuple[object, ...], Cell] = {}  # the same by what a record says, None included
         self._tokens: defaultdict[tuple[str, str], defaultdict[str, Tokens]] = defaultdict(lambda: defaultdict(Tokens))
@@ -94,5 +107,10 @@ class Cells:
 
     def _new(self, labels: tuple[str, str, str, int, str]) -> Cell:
         endpoint, model, tenant, _, _ = labels
-        duration, tokens = self._durations[endpoint, model], self._tokens[model, tenant]
-        return Cell(labels, model, duration=duration, tokens=tokens)
+        return Cell(
+            labels,
+            model,
+            duration=self._durations[endpoint, model],
+            overhead=self._overheads[endpoint,],
+            tokens=self._tokens[model, tenant],
+        )

@@ -50,8 +50,14 @@ def quoted(text: str | None) -> str:
 
 def time(epoch_s: float) -> str:
     """Return a time as a JSON token of RFC 3339 section 5.6, in UTC with milliseconds: `"2026-11-29T19:30:08.120Z"`."""
-    second, millisecond = divmod(int(epoch_s * 1000), 1000)
-    return f'"{_to_second(second)}.{millisecond:03}Z"'
+    second, millisecond = utc(epoch_s)
+    return f'"{second}.{millisecond:03}Z"'
+
+
+def utc(epoch_s: float) -> tuple[str, int]:
+    """Return a time's date and time of day to the second, as `time` spells them, and its milliseconds."""
+    milliseconds = int(epoch_s * 1000)
+    return _to_second(milliseconds // 1000), milliseconds % 1000
 
 
 @lru_cache(maxsize=1)

@@ -45,8 +45,8 @@ class Metrics:
 
     def _create_call_metrics(self, models: Collection[str], tenants: TenantLabels) -> None:
         by_model = ("endpoint", "model")
-        durations = Histograms(buckets.DURATION_S)
-        self._cells = Cells(models, tenants, durations=durations)
+        durations, overheads = Histograms(buckets.DURATION_S), Histograms(buckets.OVERHEAD_S)
+        self._cells = Cells(models, tenants, durations=durations, overheads=overheads)
         self._show_counter(
             "gateway_requests_total",
             "Finished calls; status as sent, 499 where the client left before.",
@@ -77,11 +77,11 @@ class Metrics:
             by_model,
             buckets.OUTPUT_TOKEN_S,
         )
-        self._overhead = self._histogram(
+        self._show_histogram(
             "gateway_overhead_seconds",
             "Our own time before the engine is asked: identity, parsing, limits, choice of a replica.",
             ("endpoint",),
-            buckets.OVERHEAD_S,
+            overheads,
         )
         self._in_flight = self._gauge("gateway_requests_in_flight", "Calls that are under way now.", ("model",))
         self._streams = self._gauge("gateway_streams_open", "Streams that are being relayed now.", ("model",))
@@ -136,13 +136,13 @@ class Metrics:
 
     def record(self, call: CallRecord) -> None:
         """Count one finished call."""
-        cell = self._cells.of(call)
+        cell, usage, overhead_s = self._cells.of(call), call.usage, call.overhead_s
         cell.calls += 1
         cell.duration.observe(call.duration_s)
-        if call.overhead_s is not None:
-            self._overhead[call.endpoint,].observe(call.overhead_s)
-        if call.usage is not None:
-            cell.tokens[call.usage.source].add(call.usage)
+        if overhead_s is not None:
+            cell.overhead.observe(overhead_s)
+        if usage is not None:
+            cell.tokens[usage.source].add(usage)
         if call.stream and call.first_byte_s is not None:
             self._first_byte[call.endpoint, cell.model].observe(call.first_byte_s)
             self._observe_output_token(call, cell.model, first_byte_s=call.first_byte_s)

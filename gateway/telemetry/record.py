@@ -1,6 +1,7 @@
 """Everything that is known of one finished call: what metrics and the access log are told."""
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from gateway.calls.usage import Usage
 
@@ -10,8 +11,9 @@ Endpoint = Literal["chat", "completions", "models", "other"]
 Ending = Literal["ok", "refused", "upstream_failed", "broken", "client_gone"]
 
 
-class CallRecord(NamedTuple):
-    """One finished call. Only the pipeline makes one. A tuple, because a frozen dataclass of this size costs 4 us.
+@dataclass(slots=True, init=False)
+class CallRecord:
+    """One finished call. Only a trail makes one, and fills it field by field: eighteen arguments would cost 1 us.
 
     `model` is the configured name, None when none was resolved; `tenant` and `key` are None when nobody was
     authenticated. `status` is as sent, 499 where the client left before. `usage_missing` is one of a few words of

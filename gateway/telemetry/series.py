@@ -36,13 +36,14 @@ class Histogram:
         self._sum += value
 
     def add_to(self, family: HistogramMetricFamily, labels: Labels) -> None:
-        """Add what was counted so far to a scrape's family."""
+        """Add what was counted so far to a scrape's family; where that is nothing, there is no series yet."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*map(float, self._bounds), "+Inf"), self._counts.copy(), strict=True):
             total += count
             buckets.append((str(bound), total))
-        family.add_metric(_words(labels), buckets, self._sum)
+        if total:
+            family.add_metric(_words(labels), buckets, self._sum)
 
 
 class Histograms(dict[Labels, Histogram]):

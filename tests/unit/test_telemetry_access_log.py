@@ -42,6 +42,37 @@ def test_a_call_is_one_json_line_with_everything_known_of_it() -> None:
     ]
 
 
+def test_lines_with_and_without_nulls_have_the_same_fields_in_the_same_order() -> None:
+    lines: list[str] = []
+    log = AccessLog(JSON, lines.append)
+    log.record(finished(started=1_796_000_000.0, duration_s=1.0625))
+    called = (
+        f'"endpoint":"chat","model":"{MODEL}","tenant":"acme","key":"key-1","status":200,"outcome":"ok","stream":true'
+    )
+    assert lines == [
+        '{"time":"2026-11-30T00:53:21.062Z","inference_id":"3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",'
+        + called
+        + ',"prompt_tokens":100,"completion_tokens":11,"cached_tokens":40,"reasoning_tokens":5,"usage_source":"engine",'
+        '"replica":"10.0.0.11:8000","pool":"llama-8b","attempts":1,"duration_ms":1062.500,"overhead_ms":0.200,'
+        '"first_byte_ms":500.000,"error_code":null}\n'
+    ]
+    for change in ({"usage": None}, {"overhead_s": None}, {"first_byte_s": None}, {"error_code": "overloaded"}):
+        log.record(finished(started=1_796_000_000.0, duration_s=1.0625, **change))
+    first, *others = (json.loads(line, object_pairs_hook=list) for line in lines)
+    for line in others:
+        assert [name for name, _ in line] == [name for name, _ in first]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.0000005, 0.0000015, 0.9999996, 12345.6789])
+def test_times_are_spelt_alike_in_lines_with_and_without_nulls(seconds: float) -> None:
+    lines: list[str] = []
+    log = AccessLog(JSON, lines.append)
+    for error_code in (None, "overloaded"):
+        times = {"duration_s": seconds, "overhead_s": seconds, "first_byte_s": seconds}
+        log.record(finished(started=1_796_000_000.1239, error_code=error_code, **times))
+    assert lines[0] == lines[1].replace('"overloaded"', "null")
+
+
 def test_what_is_not_known_is_null() -> None:
     lines: list[str] = []
     unknown = ("model", "tenant", "key", "usage", "replica", "pool", "overhead_s", "first_byte_s")
