@@ -1,6 +1,6 @@
 -- Extend the leases and the record of a call that is under way.
 -- KEYS: the call's record; then its leases.
--- ARGV: call id, lease (us), TTL of a record (ms).
+-- ARGV: lease (us), TTL of a record (ms).
 -- Returns 1, or 0 when the call is settled or unknown.
 local reserved = redis.call('GET', KEYS[1])
 if not reserved or reserved == 'settled' then
@@ -8,7 +8,7 @@ if not reserved or reserved == 'settled' then
 end
 local now = now_us()
 for i = 2, #KEYS do
-  hold(KEYS[i], ARGV[1], now, tonumber(ARGV[2]))
+  hold(KEYS[i], KEYS[1], now, tonumber(ARGV[1]))
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1

@@ -1,11 +1,11 @@
 -- Take all of a call's reservation or nothing.
 -- KEYS: the call's record; then the state of each limit.
--- ARGV: lease (us), TTL of a record (ms); for each limit its kind, limit, window (us), and 1 for a shadow; call id; then
--- for each limit the cost.
+-- ARGV: lease (us), TTL of a record (ms); for each limit its kind, limit, window (us), and 1 for a shadow; then for
+-- each limit the cost.
 -- Returns 1 admitted, 0 refused, 2 admitted before; then for each limit its level before this call.
 local now = now_us()
 local limits = #KEYS - 1
-local lease, call_id = tonumber(ARGV[1]), ARGV[4 * limits + 3]
+local lease = tonumber(ARGV[1])
 local known = redis.call('EXISTS', KEYS[1]) == 1
 local asked, reply, refused = {}, {1}, false
 
@@ -16,7 +16,7 @@ for i = 1, limits do
     kind = ARGV[at],
     limit = tonumber(ARGV[at + 1]),
     window = tonumber(ARGV[at + 2]),
-    cost = tonumber(ARGV[4 * limits + 3 + i]),
+    cost = tonumber(ARGV[4 * limits + 2 + i]),
   }
   ask.used, ask.clock = level(ask.key, ask.kind, ask.limit, ask.window, now)
   ask.over = ask.used + ask.cost > ask.limit or ask.limit == 0
@@ -40,7 +40,7 @@ else
     if ask.over then
       -- a shadow: had it been enforced, this call would not have been charged
     elseif ask.kind == 'lease' then
-      hold(ask.key, call_id, now, lease)
+      hold(ask.key, KEYS[1], now, lease)
     else
       store(ask.key, ask.kind, ask.used + ask.cost, ask.clock, ask.limit, ask.window, now)
     end

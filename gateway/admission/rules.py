@@ -98,7 +98,7 @@ def costs(limits: tuple[Limit, ...], call: Call, *, default_output_tokens: int) 
     output = (default_output_tokens if call.output_tokens is None else call.output_tokens) * call.generations
     tokens = call.input_tokens
     figures = {"requests": 1, "concurrency": 1, "total": tokens + output, "input": tokens, "output": output}
-    return tuple([figures[unit] for unit in units(limits)])
+    return tuple(map(figures.__getitem__, units(limits)))
 
 
 @lru_cache(maxsize=REMEMBERED)

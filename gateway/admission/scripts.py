@@ -36,46 +36,44 @@ class Scripts:
         self._reserve, self._settle, self._renew = self.all = tuple(
             _script(prelude + _source(name)) for name in ("reserve.lua", "settle.lua", "renew.lua")
         )
-        # All but the call and its figures is packed once for the same limits.
+        # All but the call's record and figures is packed once for the same limits.
         self._around_reserve = lru_cache(maxsize=REMEMBERED)(self._pack_around_reserve)
         self._around_settle = lru_cache(maxsize=REMEMBERED)(self._pack_around_settle)
 
     def reserve(self, reservation: Reservation) -> bytes:
         """Return the command that takes `reservation`."""
         before, after = self._around_reserve(reservation.limits)
-        call_id, record = reservation.call_id, reservation.record
+        record = reservation.record
         costs = "".join(map(_integer, reservation.costs))
-        return f"{before}${len(record)}\r\n{record}\r\n{after}${len(call_id)}\r\n{call_id}\r\n{costs}".encode("ascii")
+        return f"{before}${len(record)}\r\n{record}\r\n{after}{costs}".encode("ascii")
 
     def settle(self, settlement: Settlement) -> bytes:
         """Return the command that applies `settlement`."""
         before, after = self._around_settle(settlement.limits)
-        call_id, record = settlement.call_id, settlement.record
+        record = settlement.record
         deltas = "".join(map(_integer, settlement.deltas))
         mark = _MARK if settlement.uncertain else _NO_MARK
-        return f"{before}${len(record)}\r\n{record}\r\n{after}${len(call_id)}\r\n{call_id}\r\n{mark}{deltas}".encode(
-            "ascii"
-        )
+        return f"{before}${len(record)}\r\n{record}\r\n{after}{mark}{deltas}".encode("ascii")
 
     def renew(self, reservation: Reservation) -> bytes:
         """Return the command that extends the leases and the record of `reservation`."""
         leases = [limit.key for limit in reservation.limits if limit.kind == "lease"]
         command: list[str | int] = ["EVALSHA", self._renew.sha, len(leases) + 1, reservation.record, *leases]
-        return _pack([*command, reservation.call_id, self._lease_us, RECORD_S * 1000])
+        return _pack([*command, self._lease_us, RECORD_S * 1000])
 
     def _pack_around_reserve(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
-        """Return what comes before the call's record, and between that and the call's id and costs."""
+        """Return what comes before the call's record, and between that and its costs."""
         words: list[str | int] = [limit.key for limit in limits]
         words += self._lease_us, RECORD_S * 1000
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us, int(limit.shadow)
-        return _before(self._reserve, limits, 2 + len(words) + len(limits)), _bulk(words)
+        return _before(self._reserve, limits, 1 + len(words) + len(limits)), _bulk(words)
 
     def _pack_around_settle(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
         words: list[str | int] = [limit.key for limit in limits]
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us
-        return _before(self._settle, limits, 3 + len(words) + len(limits)), _bulk(words)
+        return _before(self._settle, limits, 2 + len(words) + len(limits)), _bulk(words)
 
 
 def write_nothing() -> bytes:

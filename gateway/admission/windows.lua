@@ -125,7 +125,12 @@ local function store(key, kind, used, clock, limit, window, now)
   end
 end
 
-local function hold(key, call_id, now, lease)
-  redis.call('ZADD', key, text(now + lease), call_id)
+-- Return a call's id, by which it holds slots: the end of its record's key.
+local function id_of(record)
+  return string.match(record, ':call:(.*)$')
+end
+
+local function hold(key, record, now, lease)
+  redis.call('ZADD', key, text(now + lease), id_of(record))
   redis.call('PEXPIRE', key, text(math.ceil(lease / 1000)))
 end
