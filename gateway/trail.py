@@ -39,37 +39,30 @@ class Trail:
 
     def record(self) -> CallRecord:
         """Return everything that is known of the call, which has ended now."""
-        record = CallRecord()
-        record.inference_id = self.inference_id
-        record.endpoint = self.endpoint
-        record.status = self.status
-        record.ending = self._ending()
-        record.error_code = self.refusal.code if self.refusal else None
-        record.started = self.started
-        record.duration_s = self._clock.monotonic() - self._began_at
-        self._add_caller(record)
-        self._add_attempts(record)
-        return record
-
-    def _add_caller(self, record: CallRecord) -> None:
-        principal, model = self.principal, self.model
-        record.tenant = principal.tenant if principal else None
-        record.key = principal.key if principal else None
-        record.stream = self.call is not None and self.call.stream
-        record.model = model.name if model else None
-        record.pool = model.pool.name if model else None
-
-    def _add_attempts(self, record: CallRecord) -> None:
-        attempts, outcome = self.attempts, self.outcome
+        principal, model, attempts, outcome = self.principal, self.model, self.attempts, self.outcome
         tried = attempts.tried if attempts else ()
         asked_at = attempts.asked_at if attempts else None
         first_byte_at = attempts.first_byte_at if attempts else None
+        record = CallRecord()
+        record.inference_id = self.inference_id
+        record.endpoint = self.endpoint
+        record.model = model.name if model else None
+        record.tenant = principal.tenant if principal else None
+        record.key = principal.key if principal else None
+        record.status = self.status
+        record.ending = self._ending()
+        record.stream = self.call is not None and self.call.stream
         record.usage = outcome.usage if outcome else None
         record.usage_missing = outcome.usage_missing if outcome else None
         record.replica = tried[-1].name if tried else None
+        record.pool = model.pool.name if model else None
         record.attempts = len(tried)
+        record.started = self.started
+        record.duration_s = self._clock.monotonic() - self._began_at
         record.overhead_s = None if asked_at is None else asked_at - self._began_at - self.body_wait_s
         record.first_byte_s = None if first_byte_at is None else first_byte_at - self._began_at
+        record.error_code = self.refusal.code if self.refusal else None
+        return record
 
     def _ending(self) -> Ending:
         if self.refusal is not None:
