@@ -59,8 +59,8 @@ def test_text_is_readable(stream: io.StringIO) -> None:
 def test_the_level_is_for_our_loggers_and_libraries_speak_from_warnings_on(stream: io.StringIO) -> None:
     configure(config.Logging(level="debug"), stream)
     logging.getLogger("gateway.relay").debug("ours")
-    logging.getLogger("some.library").info("not wanted")
-    logging.getLogger("some.library").warning("theirs")
+    logging.getLogger("other.package").info("not wanted")
+    logging.getLogger("other.package").warning("theirs")
     assert [line["message"] for line in lines(stream)] == ["ours", "theirs"]
 
 
