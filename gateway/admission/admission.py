@@ -41,11 +41,6 @@ class Admission:
         """Whether calls can be admitted: False only where a store that is away means that none are."""
         return self._store.up or self._limits.on_store_failure != "deny"
 
-    @property
-    def pending_settlements(self) -> int:
-        """How many settlements have not reached the store yet."""
-        return self._store.pending
-
     def start(self) -> None:
         """Begin the store's background work, and renewing leases."""
         self._store.start()

@@ -18,7 +18,7 @@ class Stream:
     client did not ask for; None where it gets all.
     """
 
-    __slots__ = ("_call", "_events", "_scanner", "_unasked", "at_boundary", "broken_by", "ended")
+    __slots__ = ("_call", "_events", "_given_up", "_scanner", "_unasked", "at_boundary", "broken_by", "ended")
 
     def __init__(self, call: Call, *, engine: str, unasked: Unasked | None = None) -> None:
         self.ended = False
@@ -28,9 +28,12 @@ class Stream:
         self._events = Events()
         self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
         self._unasked = unasked
+        self._given_up = False
 
     def feed(self, data: bytes) -> bytes:
         """Take in the next bytes, and return those that the client gets now."""
+        if self._given_up:
+            return data
         if is_one_line_of_json(data) and not self._events.pending:  # what engines send, a read each
             return self._line(data)
         events = self._events.feed(data)
@@ -101,6 +104,6 @@ class Stream:
     def _give_up(self) -> bytes:
         """Relay an event that is too large to be understood as it comes, and all that follows."""
         held = b"" if self._unasked is None else self._unasked.end() + self._events.pending
-        self._unasked = None
+        self._unasked, self._given_up = None, True
         self._events.pending.clear()
         return held

@@ -83,7 +83,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def back(admission: Admission) -> None:
     """Wait until the store counts again."""
-    await until(lambda: admission._store.up and not admission.pending_settlements)
+    await until(lambda: admission._store.up and not admission._store.pending)
 
 
 async def remaining(admission: Admission) -> int:

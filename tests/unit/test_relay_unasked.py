@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.calls.call import Call, Endpoint
 from gateway.calls.usage import Usage
 from gateway.config import PoolEntry
+from gateway.relay.events import MAX_EVENT_BYTES
 from gateway.relay.stream import Stream
 from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.routing.replica import Replica
@@ -241,3 +242,17 @@ def test_comments_and_other_fields_stay_where_they_are() -> None:
     asked = transcript(" a", " b", usage=(7, 2), continuous=True)
     client, _ = shown(asked[0], noise, asked[1], asked[2], *asked[3:], engine="vllm", call=call_of())
     assert client == direct[0] + noise + b"".join(direct[1:])
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_after_an_event_that_is_too_large_all_is_relayed_and_nothing_is_counted(asked: bool) -> None:
+    call, replica = call_of(include_usage=not asked, running=not asked), replica_of("vllm")
+    unasked = Unasked(Asking(running=True, keep_total=False), call, "vllm", replica) if asked else None
+    stream = Stream(call, engine="vllm", unasked=unasked)
+    first, *rest = transcript(" a", usage=(7, 1), continuous=True)
+    sent = [b"data: " + b"x" * (MAX_EVENT_BYTES + 1), b"x\n\n", first, *rest]
+    assert b"".join([stream.feed(piece) for piece in sent]) == b"".join(sent)
+    stream.ended = True
+    assert stream.end() == b""
+    outcome = stream.outcome(client_gone=False)
+    assert (outcome.ending, outcome.usage.source, outcome.usage_missing) == ("ok", "estimated", "event_too_large")
