@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 
 import aiohttp
 from aiohttp import web
@@ -16,8 +16,10 @@ from gateway.admission.admission import Admission
 from gateway.admission.memory import MemoryStore
 from gateway.admission.redis import RedisStore
 from gateway.admission.store import Store
+from gateway.client.clients import Clients
 from gateway.clock import Clock, SystemClock
 from gateway.identity.authenticate import Authenticator
+from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.listener import Listener
 from gateway.models import ModelPages
 from gateway.pipeline import Pipeline
@@ -78,7 +80,12 @@ class Gateway:
             requests=settings.requests,
             max_body=settings.server.max_body,
         )
-        self._listener = Listener(self._pipeline, ModelPages(catalog, self._pipeline))
+        self._clients = Clients(
+            Listener(self._pipeline, ModelPages(catalog, self._pipeline)),
+            self._pipeline.malformed,
+            head_timeout_s=settings.requests.head_timeout,
+            max_field=MAX_FIELD_BYTES,
+        )
 
     async def start(self) -> tuple[int, int]:
         """Start every part and listen; return the ports of the tenant and the operator listener.
@@ -113,23 +120,28 @@ class Gateway:
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        _, port = await _listen(runner, self._settings.admin.listen, key="admin.listen")
-        return port
+        address = self._settings.admin.listen
+        site = web.TCPSite(runner, address.host, address.port, backlog=_BACKLOG)
+        with _explained(address, key="admin.listen"):
+            await site.start()
+        return int(runner.addresses[0][1])
 
     async def _listen_for_tenants(self, stack: AsyncExitStack) -> int:
-        runner = web.ServerRunner(self._listener, shutdown_timeout=_LEFTOVERS_S)
-        await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        site, port = await _listen(runner, self._settings.server.listen, key="server.listen")
-        stack.push_async_callback(self._drain, site)
-        return port
+        address = self._settings.server.listen
+        stack.callback(self._clients.abort)
+        with _explained(address, key="server.listen"):
+            server = await asyncio.get_running_loop().create_server(
+                self._clients, address.host, address.port, backlog=_BACKLOG
+            )
+        stack.push_async_callback(self._drain, server)
+        return int(server.sockets[0].getsockname()[1])
 
-    async def _drain(self, site: web.TCPSite) -> None:
+    async def _drain(self, server: asyncio.Server) -> None:
         self._pipeline.draining = True
-        await site.stop()
+        server.close()
         # A request that was accepted in this turn of the loop has a handler in the next.
         await asyncio.sleep(0)
-        self._listener.pre_shutdown()  # closes idle connections, and the others after their answer
+        self._clients.close_when_idle()
         await self._pipeline.drain(self._settings.server.drain_timeout)
 
     def _readiness(self) -> Readiness:
@@ -165,15 +177,13 @@ def _ids() -> Iterator[str]:
         yield from (block[start : start + 32] for start in range(0, len(block), 32))
 
 
-async def _listen(runner: web.BaseRunner, address: config.Listen, *, key: str) -> tuple[web.TCPSite, int]:
-    site = web.TCPSite(runner, address.host, address.port, backlog=_BACKLOG)
+@contextmanager
+def _explained(address: config.Listen, *, key: str) -> Iterator[None]:
     try:
-        await site.start()
+        yield
     except OSError as error:
         # Not its own text, in which asyncio tells the address again; a name that is not resolved has a negative number.
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         place = f"{address.host}:{address.port}"
         advice = f"Set {key} to an address of this machine that is free."
         raise CannotListen(f"{key}: cannot listen on {place}: {why}. {advice}") from error
-    # With port 0 the system chose one; the runner's addresses tell which.
-    return site, int(runner.addresses[0][1])

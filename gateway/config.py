@@ -352,10 +352,11 @@ BLOCKED_FIELDS = (
 
 
 class Requests(_Section):
-    """What bodies may hold and how long they may take to arrive."""
+    """What bodies may hold, and how long heads and bodies may take to arrive."""
 
     max_depth: Annotated[Positive, Field(le=128)] = 64
     blocked_fields: tuple[Name, ...] = BLOCKED_FIELDS
+    head_timeout: Annotated[Duration, Field(gt=0)] = 30.0
     body_timeout: Annotated[Duration, Field(gt=0)] = 30.0
 
 

@@ -3,11 +3,10 @@
 import json
 from typing import Any
 
-from aiohttp import web
-
+from gateway.client.answer import Answer
+from gateway.client.request import Request
 from gateway.errors import CONTENT_TYPE
 from gateway.pipeline import Pipeline, identifying
-from gateway.relay.client import Answer
 from gateway.routing.catalog import Catalog, Model
 from gateway.trail import Trail
 
@@ -19,13 +18,13 @@ class ModelPages:
         self._catalog = catalog
         self._pipeline = pipeline
 
-    async def all(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> None:
+    async def all(self, request: Request, answer: Answer, trail: Trail) -> None:
         """List the models that the caller may use."""
         principal = await self._pipeline.authenticate(request, trail)
         data = [_shape(model) for model in self._catalog.permitted(principal)]
         _send(answer, trail, {"object": "list", "data": data})
 
-    async def one(self, request: web.BaseRequest, answer: Answer, trail: Trail, *, name: str) -> None:
+    async def one(self, request: Request, answer: Answer, trail: Trail, *, name: str) -> None:
         """Show one model, by its name or an alias."""
         principal = await self._pipeline.authenticate(request, trail)
         trail.model = self._catalog.resolve(name, principal)

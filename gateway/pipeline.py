@@ -5,15 +5,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from aiohttp import hdrs, web
-
 from gateway.admission.admission import Admission
-from gateway.body import body_at_hand, read_body
 from gateway.calls.call import Call
 from gateway.calls.features import check_features
 from gateway.calls.media_type import check_media_type
 from gateway.calls.parse import parse
 from gateway.calls.usage import Usage
+from gateway.client.answer import Answer, Fields, lines
+from gateway.client.request import Request
 from gateway.clock import Clock
 from gateway.config import Requests
 from gateway.errors import CONTENT_TYPE, BadRequest, Draining, InternalError, Refusal, Unauthorized
@@ -22,7 +21,6 @@ from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
 from gateway.relay.attempts import Attempts
-from gateway.relay.client import Answer, Fields, lines
 from gateway.relay.upstream import Upstream
 from gateway.routing.catalog import Catalog
 from gateway.telemetry.access_log import AccessLog
@@ -37,7 +35,7 @@ _NO_TOKENS = Usage(prompt=0, completion=0)
 # How long calls that were cut at the drain's deadline may take to write their last event.
 _LAST_WORDS_S = 1.0
 
-Path = Callable[[web.BaseRequest, Answer, Trail], Awaitable[None]]
+Path = Callable[[Request, Answer, Trail], Awaitable[None]]
 
 
 class Pipeline:
@@ -71,7 +69,7 @@ class Pipeline:
         self._under_way: set[Trail] = set()
         self._all_done = asyncio.Event()  # set by the last call to end while draining
 
-    async def infer(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> None:
+    async def infer(self, request: Request, answer: Answer, trail: Trail) -> None:
         """Answer an inference request; every stage needs what the one before it returned."""
         if self.draining:
             raise Draining("This gateway is restarting; send the call again.")
@@ -105,9 +103,9 @@ class Pipeline:
                 if trail.outcome is not None:
                     permit.settle(trail.outcome.usage)
 
-    async def authenticate(self, request: web.BaseRequest, trail: Trail) -> Principal:
+    async def authenticate(self, request: Request, trail: Trail) -> Principal:
         """Return who is calling, before anything of the body is read."""
-        authorization = request.headers.getall(hdrs.AUTHORIZATION, ())
+        authorization = request.fields.get(b"authorization")
         try:
             principal = self._authenticator.recall(authorization)
             if principal is None:
@@ -118,7 +116,7 @@ class Pipeline:
         trail.principal = principal
         return principal
 
-    async def serve(self, request: web.BaseRequest, endpoint: Endpoint, path: Path) -> web.StreamResponse:
+    async def serve(self, request: Request, endpoint: Endpoint, path: Path) -> Answer:
         """Answer one request by `path`. Whatever happens on it is answered, counted and logged here."""
         trail = Trail(self._new_id(), endpoint, self._clock)
         answer = Answer(request, now=trail.started)
@@ -134,12 +132,14 @@ class Pipeline:
             self._finish(answer, trail)
         return answer
 
-    def malformed(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer what is not HTTP: no head could be parsed, so the connection ends with the answer."""
+    def malformed(self, request: Request) -> Answer:
+        """Answer what is not HTTP, or not in time: the connection ends with the answer."""
         trail = Trail(self._new_id(), "other", self._clock)
         answer = Answer(request, now=trail.started)
-        answer.close_after()
-        message = f"The request is not well-formed HTTP/1.1, or a field of its head exceeds {MAX_FIELD_BYTES} bytes."
+        message = (
+            "The request is not well-formed HTTP/1.1, its head did not arrive in time, "
+            f"or a field of it exceeds {MAX_FIELD_BYTES} bytes."
+        )
         self._refuse(answer, trail, BadRequest(message))
         self._finish(answer, trail)
         return answer
@@ -164,13 +164,13 @@ class Pipeline:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self._all_done.wait()
 
-    async def _read_call(self, request: web.BaseRequest, answer: Answer, trail: Trail) -> Call:
-        check_media_type(request.headers.get(hdrs.CONTENT_TYPE), request.headers.get(hdrs.CONTENT_ENCODING))
-        body = body_at_hand(request, limit=self._max_body)
+    async def _read_call(self, request: Request, answer: Answer, trail: Trail) -> Call:
+        check_media_type(request.text(b"content-type"), request.text(b"content-encoding"))
+        body = request.body_at_hand(limit=self._max_body)
         if body is None:
             began = self._clock.monotonic()
             try:
-                body = await read_body(request, limit=self._max_body, timeout_s=self._requests.body_timeout)
+                body = await request.body(limit=self._max_body, timeout_s=self._requests.body_timeout)
             except BadRequest:
                 answer.close_after()  # so that the client stops sending the rest
                 raise

@@ -1,10 +1,9 @@
-"""The values of the Authorization headers -> Principal, or the refusal to answer with. The whole of the identity stage.
+"""The value of the Authorization header -> Principal, or the refusal to answer with. The whole of the identity stage.
 
 Owns the issuers' key sets and what is remembered; knows nothing of bodies, limits or HTTP.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,17 +82,14 @@ class Authenticator:
         """Whether the keys of at least one issuer have been had: until then every call is IdentityUnavailable."""
         return any(trusted.key_set.keys is not None for trusted in self._trusted.values())
 
-    def recall(self, authorization: Sequence[str]) -> Principal | None:
-        """Return the principal of a token seen before, given a call's Authorization headers; None for a new one.
+    def recall(self, authorization: bytes | None) -> Principal | None:
+        """Return the principal of a call whose Authorization header, to the byte, was verified before; else None."""
+        if authorization is None:
+            return None
+        return self._remembered.get(hashlib.sha256(authorization).digest(), self._clock.now())
 
-        Raises:
-            Unauthorized: MissingToken or TokenRefused, for what the headers are.
-        """
-        token = bearer_token(authorization)
-        return self._remembered.get(hashlib.sha256(token.encode()).digest(), self._clock.now())
-
-    async def authenticate(self, authorization: Sequence[str]) -> Principal:
-        """Return the principal of a call, given the values of its Authorization headers.
+    async def authenticate(self, authorization: bytes | None) -> Principal:
+        """Return the principal of a call, given its Authorization header.
 
         Does not suspend unless the token's key is unknown.
 
@@ -101,12 +97,12 @@ class Authenticator:
             Unauthorized: MissingToken, TokenRefused (an InvalidToken) or ExpiredToken.
             IdentityUnavailable: no key set of the token's issuer could be had yet.
         """
-        token = bearer_token(authorization)
-        digest = hashlib.sha256(token.encode()).digest()
-        principal = self._remembered.get(digest, self._clock.now())
-        return await self._verify(token, digest) if principal is None else principal
+        principal = self.recall(authorization)
+        return await self._verify(authorization) if principal is None else principal
 
-    async def _verify(self, token: str, digest: bytes) -> Principal:
+    async def _verify(self, authorization: bytes | None) -> Principal:
+        token = bearer_token(authorization)
+        digest = hashlib.sha256(authorization or b"").digest()
         peeked = peek(token)
         trusted = self._trusted.get(peeked.issuer)
         if trusted is None:

@@ -1,8 +1,8 @@
 """Tokens that were verified before -> their Principal, until they expire or their issuer's keys change.
 
-Verifying costs 150 µs (RS256) to 550 µs (ES512), remembering 1 µs. Tokens are kept as their full SHA-256 only: memory
-holds none of them, and no two share an entry. Refused tokens are not remembered: one that becomes valid later must not
-be locked out.
+Verifying costs 150 µs (RS256) to 550 µs (ES512), remembering 1 µs. Of a token only the full SHA-256 of its header is
+kept: memory holds no token, and no two share an entry. Refused tokens are not remembered: one that becomes valid
+later must not be locked out.
 """
 
 from collections import OrderedDict

@@ -5,13 +5,12 @@ Nothing is sent to the client before an answer begins, and after that nothing is
 
 from typing import Protocol
 
-from aiohttp import web
-
 from gateway.calls.call import Call
 from gateway.calls.edits import ask_for_usage, rename_model
+from gateway.client.answer import Answer, Fields
+from gateway.client.request import Request
 from gateway.clock import Clock
 from gateway.errors import BadRequest, Draining, NoReplicaAvailable
-from gateway.relay.client import Answer, Fields
 from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, refusal_of
 from gateway.relay.outcome import Outcome
@@ -69,7 +68,7 @@ class Attempts:
         self._exchange: Exchange | None = None
         self._cut = False
 
-    async def run(self, request: web.BaseRequest, answer: Answer, *, inference_id: str, fields: Fields) -> None:
+    async def run(self, request: Request, answer: Answer, *, inference_id: str, fields: Fields) -> None:
         """Relay the first answer that a replica begins.
 
         Raises:
@@ -84,7 +83,7 @@ class Attempts:
                 self.tried.append(replica)
                 asked = self._asking(replica) if asks else None
                 body = self._body_for(replica, asked)
-                message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.headers)
+                message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.fields)
                 reading = self._reading(replica, asked)
                 with Exchange(
                     self._upstream, replica, self._model.pool.timeouts, reading=reading, clock=self._clock
@@ -99,7 +98,7 @@ class Attempts:
                             self._model.pool.tells_usage = False
                         self.first_byte_at = exchange.first_byte_at
                         if self._call.stream:
-                            await self._relay(exchange, request, answer, fields)
+                            await self._relay(exchange, answer, fields)
                         else:
                             exchange.deliver(answer, fields)
                         return
@@ -156,10 +155,10 @@ class Attempts:
             self._call, engine=engine, unasked=None if asked is None else Unasked(asked, self._call, engine, replica)
         )
 
-    async def _relay(self, exchange: Exchange, request: web.BaseRequest, answer: Answer, fields: Fields) -> None:
+    async def _relay(self, exchange: Exchange, answer: Answer, fields: Fields) -> None:
         self._observer.stream_opened(self._model.name)
         try:
-            await exchange.relay(request, answer, fields)
+            await exchange.relay(answer, fields)
         finally:
             self._observer.stream_closed(self._model.name)
 

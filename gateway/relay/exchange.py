@@ -10,12 +10,11 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from aiohttp import web
-
+from gateway.client.answer import Answer, Fields
+from gateway.client.connection import ClientConnection
 from gateway.clock import Clock
 from gateway.config import Timeouts
 from gateway.errors import BadRequest
-from gateway.relay.client import Answer, ClientConnection, Fields
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
 from gateway.relay.failure import Failure, judge
@@ -105,14 +104,14 @@ class Exchange:
         """Send an answer that is not streamed to the client."""
         answer.whole(self._status, f"Content-Type: {self._content_type}\r\n{fields}", self._held_body())
 
-    async def relay(self, request: web.BaseRequest, answer: Answer, fields: Fields) -> None:
+    async def relay(self, answer: Answer, fields: Fields) -> None:
         """Send a stream to the client, to its last byte."""
         assert self._stream is not None
         answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{_STREAM_FIELDS}{fields}")
         answer.send(self._held_body())
         if not self._over():
             self._answer = answer
-            self._watch_client(request)
+            self._watch_client(answer.connection)
             self._stage = self._loop.create_future()
             await self._stage
         if not self._stream.whole:
@@ -237,13 +236,11 @@ class Exchange:
         if self._stage is not None and not self._stage.done():
             self._stage.set_result(None)
 
-    def _watch_client(self, request: web.BaseRequest) -> None:
-        client = request.protocol
-        if isinstance(client, ClientConnection):
-            self._client = client
-            client.flow = self
-            if client.writing_paused:
-                self.client_paused()
+    def _watch_client(self, client: ClientConnection) -> None:
+        self._client = client
+        client.flow = self
+        if client.writing_paused:
+            self.client_paused()
 
     def _began(self) -> bool:
         """Whether the answer has begun: a stream with its first event, comments do not count; another with any byte."""

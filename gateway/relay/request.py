@@ -8,23 +8,22 @@ from gateway.routing.replica import Replica
 
 # Of the client's fields only these go on. Its Authorization, cookies and every X- field stay here: vLLM, for one,
 # lets X-Vllm-Priority jump its queue and X-data-parallel-rank choose a worker.
-_PASSED_ON = ("Accept", "traceparent", "tracestate")
+_PASSED_ON = (b"accept", b"traceparent", b"tracestate")
 
 
-def build(replica: Replica, endpoint: Endpoint, body: bytes, *, inference_id: str, client: Mapping[str, str]) -> bytes:
+def build(
+    replica: Replica, endpoint: Endpoint, body: bytes, *, inference_id: str, client: Mapping[bytes, bytes]
+) -> bytes:
     """Return the bytes of a POST to `replica`, ready to send. Content-Length is its only framing."""
-    passed_on = "".join([f"{name}: {client[name]}\r\n" for name in _PASSED_ON if name in client])
-    head = (
-        f"{_beginning(replica, endpoint)}X-Request-Id: {inference_id}\r\nContent-Length: {len(body)}\r\n{passed_on}\r\n"
-    )
-    return head.encode("utf-8", "surrogateescape") + body
+    passed_on = b"".join([b"%b: %b\r\n" % (name, client[name]) for name in _PASSED_ON if name in client])
+    return b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n%b\r\n%b" % (
+        _beginning(replica, endpoint), inference_id.encode(), len(body), passed_on, body,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
-def _beginning(replica: Replica, endpoint: Endpoint) -> str:
+def _beginning(replica: Replica, endpoint: Endpoint) -> bytes:
     """Return the part of the head that is the same for every call to this replica."""
     authorization = f"Authorization: {replica.authorization}\r\n" if replica.authorization is not None else ""
-    return (
-        f"POST {replica.base_path}{PATHS[endpoint]} HTTP/1.1\r\nHost: {replica.authority}\r\n"
-        f"Content-Type: application/json\r\n{authorization}"
-    )
+    head = f"POST {replica.base_path}{PATHS[endpoint]} HTTP/1.1\r\nHost: {replica.authority}\r\n"
+    return f"{head}Content-Type: application/json\r\n{authorization}".encode("utf-8", "surrogateescape")

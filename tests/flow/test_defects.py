@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from aiohttp import web
 
+from gateway.client.answer import Answer
+from gateway.client.clients import Clients
+from gateway.client.request import Request
 from gateway.pipeline import Path
-from gateway.relay.client import Answer, ClientConnection
 from gateway.trail import Trail
-from tests.doors import Door, OpenDoor
+from tests.doors import DEADLINE_S, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.envelope import SERVER_ERROR, error_of
 from tests.raw_client import raw_client
@@ -23,22 +24,24 @@ GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 async def listening(door: Door, path: Path) -> AsyncIterator[int]:
     """Serve every request by `path` on the pipeline of `door`; give the port."""
     pipeline = door.gateway._pipeline
-    loop = asyncio.get_running_loop()
-    manager = web.Server(lambda request: pipeline.serve(request, "other", path))
-    server = await loop.create_server(
-        lambda: ClientConnection(manager, pipeline.malformed, loop=loop, access_log=None), "127.0.0.1", 0
+    clients = Clients(
+        lambda request: pipeline.serve(request, "other", path),
+        pipeline.malformed,
+        head_timeout_s=DEADLINE_S,
+        max_field=1000,
     )
+    server = await asyncio.get_running_loop().create_server(clients, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        await manager.shutdown(1)
+        clients.abort()
 
 
 async def test_a_defect_is_a_500_without_details(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def defective(_request: web.BaseRequest, _answer: Answer, _trail: Trail) -> None:
+    async def defective(_request: Request, _answer: Answer, _trail: Trail) -> None:
         raise RuntimeError("canary")
 
     door = await open_door(scripted_engine.url)
@@ -56,7 +59,7 @@ async def test_a_defect_is_a_500_without_details(
 async def test_a_defect_in_the_middle_of_an_answer_cuts_it(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def defective(_request: web.BaseRequest, answer: Answer, _trail: Trail) -> None:
+    async def defective(_request: Request, answer: Answer, _trail: Trail) -> None:
         answer.begin(200, "")
         answer.send(b"data: {}\n\n")
         await asyncio.sleep(0)

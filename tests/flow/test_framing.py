@@ -59,6 +59,10 @@ AMBIGUOUS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
     "a field without a name": ((b": b", LENGTH), BODY),
     "a name beyond ASCII": (("X-\u00e9: b".encode(), LENGTH), BODY),
     "a second host": ((b"Host: b", LENGTH), BODY),
+    "an encoding before the chunks": ((b"Transfer-Encoding: gzip, chunked",), CHUNKS),
+    "two codings": ((CHUNKED, CHUNKED), CHUNKS),
+}
+BROKEN_CHUNKS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
     "chunk size 0x": ((CHUNKED,), of(b"0x" + SIZE)),
     "chunk size +": ((CHUNKED,), of(b"+" + SIZE)),
     "chunk size -": ((CHUNKED,), of(b"-" + SIZE)),
@@ -72,13 +76,13 @@ AMBIGUOUS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
 }
 
 
-async def refused(door: Door, data: bytes) -> Reply:
+async def refused(door: Door, data: bytes, *, code: str = "invalid_value") -> Reply:
     """Send, and check that one refusal comes and the connection ends with it."""
     async with raw_client(door.port) as client:
         reply = await client.ask(data)
         assert reply.headers["Connection"] == "close"
         assert await client.rest() == b""
-    error_of(reply, 400, "invalid_value", BAD_REQUEST)
+    error_of(reply, 400, code, BAD_REQUEST)
     return reply
 
 
@@ -92,6 +96,23 @@ async def test_ambiguous_framing_is_refused_and_what_hides_behind_it_never_runs(
     await refused(door, call(door, *fields, body=body + hidden))
     assert scripted_engine.requests == []
     assert (await door.metrics()).total("gateway_requests_total", endpoint="chat") == 0
+
+
+@pytest.mark.parametrize("name", BROKEN_CHUNKS)
+async def test_broken_chunks_are_refused_at_once_and_what_hides_behind_them_never_runs(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str
+) -> None:
+    door = await open_door(scripted_engine.url)
+    fields, body = BROKEN_CHUNKS[name]
+    hidden = call(door, LENGTH, body=BODY)
+    await refused(door, call(door, *fields, body=body + hidden), code="invalid_json")
+    async with raw_client(door.port) as client:  # the same where the head came before
+        await client.send(call(door, *fields, body=b""))
+        await door.until(lambda s: s.total("gateway_requests_total") == 1)
+        error_of(await client.ask(body + hidden), 400, "invalid_json", BAD_REQUEST)
+        assert await client.rest() == b""
+    assert scripted_engine.requests == []
+    assert (await door.metrics()).total("gateway_requests_total", endpoint="chat") == 2
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Gateway:
         self.results = results
 
     async def call(self, token: str) -> Principal:
-        return await self.authenticator.authenticate([f"Bearer {token}"])
+        return await self.authenticator.authenticate(f"Bearer {token}".encode())
 
     def call_at_once(self, token: str) -> Principal:
         """Authenticate without a single suspension, or fail."""

@@ -35,7 +35,7 @@ async def authenticator(auth: config.Auth) -> AsyncIterator[Authenticator]:
 
 async def reason(one: Authenticator, token: str) -> str:
     with pytest.raises(Unauthorized) as refused:
-        await one.authenticate([f"Bearer {token}"])
+        await one.authenticate(f"Bearer {token}".encode())
     return reason_of(refused.value)
 
 
@@ -55,8 +55,8 @@ async def test_a_signed_token_authenticates_offline(tmp_path: Path) -> None:
     old = development.sign(key, tenant="acme", key_id="key-2", plan=None, ttl_s=60, now=now() - 3600)
     async with authenticator(config.Auth(development_key=str(path))) as gateway:
         gateway.start()
-        assert await gateway.authenticate([f"Bearer {token}"]) == Principal("acme", "key-1", plan="gold")
-        assert await gateway.authenticate([f"Bearer {plain}"]) == Principal("acme", "key-2")
+        assert await gateway.authenticate(f"Bearer {token}".encode()) == Principal("acme", "key-1", plan="gold")
+        assert await gateway.authenticate(f"Bearer {plain}".encode()) == Principal("acme", "key-2")
         assert await reason(gateway, old) == "expired_token"
 
 

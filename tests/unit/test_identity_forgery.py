@@ -112,17 +112,17 @@ FORGERIES: dict[str, Callable[[], str]] = {
 
 
 async def test_the_control_token_passes(gateway: Authenticator) -> None:
-    assert await gateway.authenticate([f"Bearer {K1.token(CLAIMS)}"]) == Principal("user-1", "user-1")
-    assert await gateway.authenticate([f"bearer {K1.token(CLAIMS, kid=None)}"]) == Principal("user-1", "user-1")
+    assert await gateway.authenticate(f"Bearer {K1.token(CLAIMS)}".encode()) == Principal("user-1", "user-1")
+    assert await gateway.authenticate(f"bearer {K1.token(CLAIMS, kid=None)}".encode()) == Principal("user-1", "user-1")
 
 
 @pytest.mark.parametrize("name", FORGERIES)
 async def test_a_forgery_is_refused_with_the_same_words_as_any_bad_token(gateway: Authenticator, name: str) -> None:
     token = FORGERIES[name]()
     with pytest.raises(InvalidToken) as refused:
-        await gateway.authenticate([f"Bearer {token}"])
+        await gateway.authenticate(f"Bearer {token}".encode())
     with pytest.raises(InvalidToken) as garbage:
-        await gateway.authenticate(["Bearer garbage"])
+        await gateway.authenticate(b"Bearer garbage")
     assert refused.value.body() == garbage.value.body()
     assert refused.value.headers == garbage.value.headers
     assert refused.value.headers["WWW-Authenticate"].startswith('Bearer error="invalid_token", error_description="')
@@ -144,7 +144,7 @@ async def test_a_forgery_is_refused_with_the_same_words_as_any_bad_token(gateway
 )
 async def test_operators_are_told_why(gateway: Authenticator, name: str, reason: str) -> None:
     with pytest.raises(Unauthorized) as refused:
-        await gateway.authenticate([f"Bearer {FORGERIES[name]()}"])
+        await gateway.authenticate(f"Bearer {FORGERIES[name]()}".encode())
     assert reason_of(refused.value) == reason
 
 
@@ -153,7 +153,7 @@ async def test_a_key_address_in_the_token_is_never_visited(gateway: Authenticato
         attacker.publish(ATTACKER)
         for key_id in ("k1", "attacker"):
             with pytest.raises(InvalidToken):
-                await gateway.authenticate([f"Bearer {ATTACKER.token(CLAIMS, kid=key_id, jku=attacker.jwks)}"])
+                await gateway.authenticate(f"Bearer {ATTACKER.token(CLAIMS, kid=key_id, jku=attacker.jwks)}".encode())
         assert attacker.hits == 0
 
 
@@ -164,34 +164,34 @@ async def test_a_remembered_token_does_not_outlive_itself(tmp_path: Path) -> Non
     async with aiohttp.ClientSession() as session:
         gateway = Authenticator(settings(tmp_path / "keys.json"), session, clock=clock, observe=lambda _i, _r: None)
         for _ in range(2):
-            assert (await gateway.authenticate([f"Bearer {token}"])).key == "user-1"
+            assert (await gateway.authenticate(f"Bearer {token}".encode())).key == "user-1"
         clock.advance(6.9)
-        assert (await gateway.authenticate([f"Bearer {token}"])).key == "user-1"
+        assert (await gateway.authenticate(f"Bearer {token}".encode())).key == "user-1"
         clock.advance(0.1)
         with pytest.raises(ExpiredToken):
-            await gateway.authenticate([f"Bearer {token}"])
+            await gateway.authenticate(f"Bearer {token}".encode())
         await gateway.close()
 
 
 async def test_a_genuine_token_that_names_nobody_is_told_so(gateway: Authenticator) -> None:
     nobody = K1.token({name: value for name, value in CLAIMS.items() if name != "sub"})
     with pytest.raises(Unauthorized) as refused:
-        await gateway.authenticate([f"Bearer {nobody}"])
+        await gateway.authenticate(f"Bearer {nobody}".encode())
     assert (refused.value.code, reason_of(refused.value)) == ("invalid_token", "principal")
     assert refused.value.message.startswith("The token is genuine")
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], Principal | Refusal]:
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes | None], Principal | Refusal]:
     path = tmp_path_factory.mktemp("keys") / "keys.json"
     path.write_text(KEYS)
 
-    def ask(values: list[str]) -> Principal | Refusal:
+    def ask(value: bytes | None) -> Principal | Refusal:
         async def authenticate() -> Principal:
             async with aiohttp.ClientSession() as session:
                 gateway = Authenticator(settings(path), session, clock=CLOCK, observe=lambda _i, _r: None)
                 try:
-                    return await gateway.authenticate(values)
+                    return await gateway.authenticate(value)
                 finally:
                     await gateway.close()
 
@@ -203,12 +203,12 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[str]], Princ
     return ask
 
 
-Ask = Callable[[list[str]], Principal | Refusal]
+Ask = Callable[[bytes | None], Principal | Refusal]
 
 
-@given(st.lists(st.binary(max_size=60).map(lambda raw: "Bearer " + raw.decode("utf-8", "surrogateescape")), max_size=2))
-def test_any_header_bytes_end_in_a_refusal(ask: Ask, values: list[str]) -> None:
-    assert isinstance(ask(values), Unauthorized)
+@given(st.none() | st.binary(max_size=60).map(b"Bearer ".__add__))
+def test_any_header_bytes_end_in_a_refusal(ask: Ask, value: bytes | None) -> None:
+    assert isinstance(ask(value), Unauthorized)
 
 
 @given(position=st.integers(0, 2), at=st.integers(0), byte=st.sampled_from("A_-z0.=+~/é\udcff, \n"))
@@ -218,7 +218,7 @@ def test_no_change_of_a_character_keeps_a_token_genuine(ask: Ask, position: int,
     at %= len(parts[position])
     parts[position] = parts[position][:at] + byte + parts[position][at + 1 :]
     changed = ".".join(parts)
-    assert changed == token or isinstance(ask([f"Bearer {changed}"]), Unauthorized)
+    assert changed == token or isinstance(ask(f"Bearer {changed}".encode("utf-8", "surrogateescape")), Unauthorized)
 
 
 _NAMES = ["iss", "aud", "exp", "nbf", "iat", "sub", "jti", "org_id", "plan", "models"]
@@ -231,4 +231,4 @@ _NAMES = ["iss", "aud", "exp", "nbf", "iat", "sub", "jti", "org_id", "plan", "mo
 def test_properly_signed_nonsense_ends_in_a_principal_or_a_refusal(
     ask: Ask, claims: dict[str, object], header: dict[str, object]
 ) -> None:
-    assert isinstance(ask([f"Bearer {K1.token({**CLAIMS, **claims}, **header)}"]), Principal | Refusal)
+    assert isinstance(ask(f"Bearer {K1.token({**CLAIMS, **claims}, **header)}".encode()), Principal | Refusal)

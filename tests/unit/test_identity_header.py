@@ -9,22 +9,17 @@ from gateway.identity.header import MAX_TOKEN_CHARACTERS, bearer_token
 from gateway.identity.refused import TokenRefused, reason_of
 
 
-def _as_aiohttp(raw: bytes) -> str:
-    """Return header bytes as aiohttp hands them over."""
-    return "Bearer " + raw.decode("utf-8", "surrogateescape")
-
-
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "bEaReR"])
 def test_the_scheme_is_read_in_any_case(scheme: str) -> None:
-    assert bearer_token([f"{scheme} a.b-c_d.e"]) == "a.b-c_d.e"
+    assert bearer_token(f"{scheme} a.b-c_d.e".encode()) == "a.b-c_d.e"
 
 
 @pytest.mark.parametrize(
-    "values", [[], [""], ["Bearer"], ["Bearer "], ["Basic dXNlcjpwYXNz"], ["Token a.b.c"], ["Bearer\ta.b.c"], ["a.b.c"]]
+    "value", [None, b"", b"Bearer", b"Bearer ", b"Basic dXNlcjpwYXNz", b"Token a.b.c", b"Bearer\ta.b.c", b"a.b.c"]
 )
-def test_no_bearer_token_is_a_missing_token_with_a_plain_challenge(values: list[str]) -> None:
+def test_no_bearer_token_is_a_missing_token_with_a_plain_challenge(value: bytes | None) -> None:
     with pytest.raises(MissingToken) as refused:
-        bearer_token(values)
+        bearer_token(value)
     assert refused.value.headers == {"WWW-Authenticate": "Bearer"}
     assert reason_of(refused.value) == "missing_token"
 
@@ -32,40 +27,31 @@ def test_no_bearer_token_is_a_missing_token_with_a_plain_challenge(values: list[
 @pytest.mark.parametrize(
     "value",
     [
-        "Bearer  a.b.c",
-        "Bearer a.b.c ",
-        "Bearer a.b.c d.e.f",
-        "Bearer a.b.c, Bearer d.e.f",
-        "Bearer a.b.c,d.e.f",
-        "Bearer \xe9.b.c",
-        "Bearer \udcff\udcfe",
-        "Bearer " + "a" * (MAX_TOKEN_CHARACTERS + 1),
+        b"Bearer  a.b.c",
+        b"Bearer a.b.c ",
+        b"Bearer a.b.c d.e.f",
+        b"Bearer a.b.c, Bearer d.e.f",
+        b"Bearer a.b.c,d.e.f",
+        "Bearer \xe9.b.c".encode(),
+        b"Bearer \xff\xfe",
+        b"Bearer " + b"a" * (MAX_TOKEN_CHARACTERS + 1),
     ],
 )
-def test_what_could_be_read_in_two_ways_is_refused(value: str) -> None:
+def test_what_could_be_read_in_two_ways_is_refused(value: bytes) -> None:
     with pytest.raises(TokenRefused) as refused:
-        bearer_token([value])
+        bearer_token(value)
     assert refused.value.code == "invalid_token"
     assert refused.value.reason == "header"
 
 
-@pytest.mark.parametrize(
-    "values", [["Bearer a.b.c", "Bearer d.e.f"], ["Bearer a.b.c"] * 2, ["Basic x", "Bearer a.b.c"]]
-)
-def test_of_several_headers_none_is_chosen(values: list[str]) -> None:
-    with pytest.raises(TokenRefused):
-        bearer_token(values)
-
-
 def test_a_token_of_the_documented_size_is_read() -> None:
-    assert len(bearer_token(["Bearer " + "a" * MAX_TOKEN_CHARACTERS])) == MAX_TOKEN_CHARACTERS
+    assert len(bearer_token(b"Bearer " + b"a" * MAX_TOKEN_CHARACTERS)) == MAX_TOKEN_CHARACTERS
 
 
-@given(st.lists(st.one_of(st.text(), st.text().map("Bearer {}".format), st.binary().map(_as_aiohttp)), max_size=3))
-def test_any_header_gives_a_token_or_a_refusal(values: list[str]) -> None:
+@given(st.one_of(st.binary(), st.binary().map(b"Bearer ".__add__)))
+def test_any_header_gives_a_token_or_a_refusal(value: bytes) -> None:
     try:
-        token = bearer_token(values)
+        token = bearer_token(value)
     except Unauthorized:
         return
-    assert [value[7:] for value in values] == [token]
-    assert token.isascii()
+    assert value[7:] == token.encode("ascii")

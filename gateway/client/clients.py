@@ -1,0 +1,67 @@
+"""All clients that are connected to a listener: how they are answered, when their time is up, how all are let go."""
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.client.answer import Answer
+from gateway.client.connection import ClientConnection, Handler
+from gateway.client.request import Request
+
+# Longer than proxies in front keep a connection: we must not be the one that closes while a request is on its way.
+KEEP_ALIVE_S = 3630.0
+# How often the time limits of all connections are looked at. A timer for each would cost every request more.
+LOOK_EVERY_S = 1.0
+
+
+class Clients:
+    """The connections. Calling it makes the protocol of a new one.
+
+    `handle` answers a request, `malformed` what is none. A head has to arrive within `head_timeout_s`, and no field of
+    it may be longer than `max_field` bytes. `now` is the event loop's time, some `LOOK_EVERY_S` old at most.
+    """
+
+    def __init__(
+        self,
+        handle: Handler,
+        malformed: Callable[[Request], Answer],
+        *,
+        head_timeout_s: float,
+        max_field: int,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time()
+        self.handle = handle
+        self.malformed = malformed
+        self.max_field = max_field
+        self._head_timeout_s = head_timeout_s
+        self._connections: set[ClientConnection] = set()
+        self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)
+
+    def __call__(self) -> ClientConnection:
+        """Return the protocol of a new connection."""
+        return ClientConnection(self)
+
+    def add(self, connection: ClientConnection) -> None:
+        """Look after a connection from now on."""
+        self._connections.add(connection)
+
+    def discard(self, connection: ClientConnection) -> None:
+        """Forget one that is closed."""
+        self._connections.discard(connection)
+
+    def close_when_idle(self) -> None:
+        """Close the connections without a request under way now, and the others after their answer."""
+        for connection in tuple(self._connections):
+            connection.close_when_idle()
+
+    def abort(self) -> None:
+        """Close every connection, and look after none any more."""
+        self._look.cancel()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def _look_at_limits(self) -> None:
+        self.now = self.loop.time()
+        for connection in tuple(self._connections):
+            connection.check_time(self.now, idle_s=KEEP_ALIVE_S, head_s=self._head_timeout_s)
+        self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)

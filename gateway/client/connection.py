@@ -1,0 +1,330 @@
+"""One client's connection: bytes in, requests out to a handler one at a time, each answered before the next begins.
+
+Reads strictly (llhttp): what two readers could take for different requests is refused, and its connection ends.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+import httptools
+
+from gateway.client.answer import Answer
+from gateway.client.request import Request
+
+if TYPE_CHECKING:
+    from gateway.client.clients import Clients
+
+# What a head may have. Tokens of many groups and cookies have kilobytes; more is an attack.
+MAX_TARGET_BYTES = 8 * 1024
+MAX_FIELDS = 128
+MAX_HEAD_BYTES = 64 * 1024
+# Requests that wait behind one that is being answered: more are left unread.
+_MAX_WAITING = 32
+# How long a client that was answered before it had sent all may go on sending before its connection is closed.
+LINGER_S = 5.0
+# Fields that no request has twice: of two, two readers could each take another (RFC 9110, 5.3; RFC 9112, 3.2 and 6.3).
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect"})
+
+_FRAMING = (b"content-length", b"transfer-encoding")
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+class Flow(Protocol):
+    """Who feeds an answer, and must wait while its client cannot keep up."""
+
+    def client_paused(self) -> None:
+        """The client's transport holds as much as it should."""
+
+    def client_resumed(self) -> None:
+        """The client reads again."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """A connection that belongs to `clients`, who say how its requests are answered and when time is up.
+
+    `flow` feeds the current answer. `closing`: the answer under way is the last.
+    """
+
+    __slots__ = (
+        "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_heads", "_held", "_malformed",
+        "_parser", "_receiving", "_since", "_target", "_task", "_waiting", "_writable", "closing", "flow",
+        "transport", "write", "writing_paused",
+    )  # fmt: skip
+
+    def __init__(self, clients: "Clients") -> None:
+        self.transport: asyncio.Transport | None = None
+        self.flow: Flow | None = None
+        self.writing_paused = False
+        self.closing = False
+        self.write: Callable[[bytes], None] = _nowhere
+        self._clients = clients
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._fields: dict[bytes, bytes] = {}
+        self._heads = self._head_bytes = self._head_fields = 0
+        self._head_open = False
+        self._since = clients.now  # of the state that a time limit holds for: idle, a head under way, lingering
+        self._receiving: Request | None = None  # whose body is being received
+        self._waiting: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._malformed = False  # what came behind the last request is not one
+        self._deaf = False  # nothing that still comes matters
+        self._held = False  # reading is paused
+        self._writable: asyncio.Future[None] | None = None
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def close_when_idle(self) -> None:
+        """Close now, or after the answer under way."""
+        self.closing = True
+        if self._task is None and not self._deaf:
+            self._close()
+
+    def check_time(self, now: float, *, idle_s: float, head_s: float) -> None:
+        """Close where a limit has passed: lingering, waiting for the rest of a head, or without a request at all."""
+        if self._deaf:
+            if now >= self._since + LINGER_S:
+                self.abort()
+        elif self._task is None and not self._head_open:
+            if now >= self._since + idle_s:
+                self._close()
+        elif self._task is None and now >= self._since + head_s:
+            self._refuse()
+
+    def read_on(self) -> None:
+        """Read again, if the client had to wait, and still nothing holds it back."""
+        if self._held and self.transport is not None and not self._too_much():
+            self._held = False
+            self.transport.resume_reading()
+
+    # From the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
+        self.write = self.transport.write
+        peer = transport.get_extra_info("socket")
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices clients whose machine is gone
+        self._clients.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 the base class's signature
+        """End what is under way: the client has gone."""
+        self.transport = None
+        self.write = _nowhere
+        self._deaf = True
+        self._waiting.clear()
+        self._clients.discard(self)
+        if self._task is not None:
+            self._task.cancel()
+
+    def eof_received(self) -> bool:
+        """Close with the client: who is done with sending is taken for gone, as clients that leave do just this."""
+        return False
+
+    def data_received(self, data: bytes) -> None:
+        """Take one read apart, and begin with the request in it if none is under way."""
+        if self._deaf or self._malformed:
+            return
+        heads = self._heads
+        self._parse(data)
+        if self._head_open and heads == self._heads:  # a field that does not end is not told by the parser
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._give_up_reading()
+        if self._task is None:
+            self._begin_next()
+        if not self._held and self._too_much() and self.transport is not None:
+            self._held = True
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        """Called by the transport at its high-water mark."""
+        self.writing_paused = True
+        if self.flow is not None:
+            self.flow.client_paused()
+
+    def resume_writing(self) -> None:
+        """Called by the transport at its low-water mark."""
+        self.writing_paused = False
+        if self.flow is not None:
+            self.flow.client_resumed()
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    # From the parser.
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        if self._receiving is not None:  # the stand-in for a head whose upgrade was declined
+            return
+        self._target = b""
+        self._fields = {}
+        self._heads += 1
+        self._head_bytes = self._head_fields = 0
+        self._head_open = True
+        if self._task is None:
+            self._since = self._clients.now
+
+    def on_url(self, target: bytes) -> None:
+        """Take a piece of the request's target."""
+        if self._head_open:
+            self._target += target
+        if len(self._target) > MAX_TARGET_BYTES:
+            raise ValueError("the target is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a field of the head, or of a body's trailer, which nobody wants."""
+        size = len(name) + len(value)
+        self._head_bytes += size
+        self._head_fields += 1
+        if size > self._clients.max_field or self._head_bytes > MAX_HEAD_BYTES or self._head_fields > MAX_FIELDS:
+            raise ValueError("the head is too large")
+        if not self._head_open:
+            return
+        name = name.lower()
+        if name in self._fields:
+            if name in _ONCE:
+                raise ValueError("a field that must be one is several")
+            value = self._fields[name] + b", " + value
+        self._fields[name] = value.rstrip(b" \t")
+
+    def on_headers_complete(self) -> None:
+        """Make a request of the head; what HTTP forbids and the parser lets through is refused (RFC 9112, 3.2, 6.1)."""
+        if not self._head_open:
+            return
+        parser, fields = self._parser, self._fields
+        self._head_open = False
+        version = parser.get_http_version()
+        coding = fields.get(b"transfer-encoding")
+        if (
+            version not in {"1.1", "1.0"}
+            or (version == "1.1" and b"host" not in fields)
+            or (coding is not None and (coding.lower() != b"chunked" or version == "1.0"))
+        ):
+            raise ValueError("not a request")
+        request = self._receiving = Request(
+            self,
+            parser.get_method(),
+            self._target,
+            fields=fields,
+            keep_alive=parser.should_keep_alive(),
+            http_1_0=version == "1.0",
+        )
+        self._waiting.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        """Hand the next bytes of a body to its request."""
+        if self._receiving is not None:
+            self._receiving.feed(data)
+
+    def on_message_complete(self) -> None:
+        """End the body. One behind a head that asks for an upgrade has yet to be read."""
+        if self._receiving is not None and not self._parser.should_upgrade():
+            self._receiving.end()
+            self._receiving = None
+
+    # Within.
+
+    def _parse(self, data: bytes) -> None:
+        rest: bytes | memoryview = data
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+                rest = b""
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = memoryview(rest)[upgrade.args[0] :]
+                self._decline_upgrade()
+            except httptools.HttpParserError:
+                self._give_up_reading()
+                return
+
+    def _decline_upgrade(self) -> None:
+        """Go on in HTTP/1.1 behind a head that asks for another protocol (RFC 9110, 7.8).
+
+        httptools leaves even the body to that: so another parser reads it, which is told only how the body is framed.
+        Behind CONNECT nothing is ours to read.
+        """
+        if self._receiving is None:
+            return
+        if self._receiving.method == b"CONNECT":
+            self._receiving.keep_alive = False
+            self._receiving.end()
+            self._receiving = None
+            return
+        fields = self._receiving.fields
+        framing = [b"%b: %b\r\n" % (name, fields[name]) for name in _FRAMING if name in fields]
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\n" % b"".join(framing))
+
+    def _begin_next(self) -> None:
+        """Answer the next request in a task of its own; where garbage is next, refuse it."""
+        if self._waiting:
+            self._task = self._clients.loop.create_task(self._answer(self._waiting.popleft()))
+        elif self._malformed:
+            self._refuse()
+
+    async def _answer(self, request: Request) -> None:
+        """Answer one request, and begin with the next, or close."""
+        answered = False
+        try:
+            answer = await self._clients.handle(request)
+            if not request.complete:
+                await request.discard(timeout_s=LINGER_S)
+            if self.writing_paused:  # who pipelines must read, or would fill our memory
+                await self._until_writable()
+            answered = True
+        finally:
+            self._task = None
+            if not answered:  # a defect, or the client has gone
+                self.abort()
+        if self._deaf:
+            return
+        if not (answer.keep_alive and request.complete) or self.closing:
+            self._close()
+            return
+        self._since = self._clients.now
+        self.read_on()
+        self._begin_next()
+
+    async def _until_writable(self) -> None:
+        self._writable = self._clients.loop.create_future()
+        await self._writable
+
+    def _give_up_reading(self) -> None:
+        """What came is not HTTP: the requests before it are answered, and one whose body it is in gets no more."""
+        self._malformed = True
+        self._head_open = False
+        if self._receiving is not None:
+            self._receiving.end(broken=True)
+            self._receiving = None
+
+    def _too_much(self) -> bool:
+        """Whether the client has to wait with what it still sends."""
+        if len(self._waiting) >= _MAX_WAITING:
+            return True
+        return self._receiving is not None and self._receiving.held_back
+
+    def _refuse(self) -> None:
+        """Answer what is no request, or not all of one, and close once the client has seen that."""
+        self._clients.malformed(Request(self, b"", b"", fields={}, keep_alive=False))
+        self._deaf = True
+        self._since = self._clients.now
+        if self.transport is not None:
+            self.transport.write_eof()  # closing while it still sends could take the answer from it
+
+    def _close(self) -> None:
+        """Close, once what was written is sent."""
+        self._deaf = True
+        if self.transport is not None:
+            self.transport.close()
+
+
+def _nowhere(_data: bytes) -> None:
+    """Write to a client that has gone."""

@@ -1,0 +1,133 @@
+"""One request: its head as it came, and its body once that is here. Filled by its connection, read by the pipeline."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.errors import InvalidJson, RequestTooLarge
+
+if TYPE_CHECKING:
+    from gateway.client.connection import ClientConnection
+
+# What is kept of a body that nobody has asked for: one read. A stranger cannot make us buffer more.
+UNASKED_BYTES = 64 * 1024
+
+
+class Request:
+    """What one client asks.
+
+    `target` is as in the request line. `fields` has names in lower case; of a repeated field the values as one list.
+    `complete`: the whole body is here, or will never be of interest.
+    """
+
+    __slots__ = (
+        "_arrived", "_body", "_broken", "_limit", "_size", "complete", "connection", "fields", "http_1_0", "keep_alive",
+        "method", "target",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: "ClientConnection",
+        method: bytes,
+        target: bytes,
+        *,
+        fields: Mapping[bytes, bytes],
+        keep_alive: bool,
+        http_1_0: bool = False,
+    ) -> None:
+        self.connection = connection
+        self.method = method
+        self.target = target
+        self.fields = fields
+        self.keep_alive = keep_alive
+        self.http_1_0 = http_1_0
+        self.complete = False
+        self._body: list[bytes] = []
+        self._size = 0
+        self._limit: int | None = None  # of the body, once somebody reads it
+        self._broken = False
+        self._arrived: asyncio.Future[None] | None = None
+
+    def text(self, name: bytes) -> str | None:
+        """Return the value of a field; bytes beyond ASCII stay recognisable as such."""
+        value = self.fields.get(name)
+        return None if value is None else value.decode("ascii", "surrogateescape")
+
+    def body_at_hand(self, *, limit: int) -> bytes | None:
+        """Return the whole body if it came with the head, as small ones do; else None."""
+        if not self.complete or self._size > limit:
+            return None
+        return self._body[0] if len(self._body) == 1 else b"".join(self._body)
+
+    async def body(self, *, limit: int, timeout_s: float) -> bytes:
+        """Return the whole body, waiting for it.
+
+        Raises:
+            RequestTooLarge: it is declared or found to be larger than `limit` bytes.
+            InvalidJson: it did not arrive within `timeout_s`, or its framing is broken.
+        """
+        self._limit = limit
+        if max(int(self.fields.get(b"content-length", b"0")), self._size) > limit:
+            raise _too_large(limit)
+        if not (self.complete or self._broken):
+            self._ask_for_the_rest()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._end_of_body()
+            except TimeoutError:
+                raise InvalidJson(f"The body did not arrive within {timeout_s:g} s.") from None
+        if self._size > limit:
+            raise _too_large(limit)
+        if self._broken:
+            raise InvalidJson("The body is badly framed: its chunks are not what their sizes say.")
+        return b"".join(self._body)
+
+    async def discard(self, *, timeout_s: float) -> None:
+        """Let the rest of the body come and go, so that the client can finish sending and read its answer."""
+        self._body.clear()
+        self._limit = 0
+        self.connection.read_on()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._end_of_body()
+        except TimeoutError:
+            return
+
+    # From the connection.
+
+    @property
+    def held_back(self) -> bool:
+        """Whether so much of a body is here that nobody asked for that the client has to wait with the rest."""
+        return self._limit is None and self._size > UNASKED_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the body; what is beyond the limit is not kept."""
+        self._size += len(data)
+        if self._limit is None or self._size <= self._limit:
+            self._body.append(data)
+        elif self._limit:
+            self._tell()
+
+    def end(self, *, broken: bool = False) -> None:
+        """Take the end of the body: it is complete, or its framing is broken and nothing more will come."""
+        self.complete, self._broken = not broken, broken
+        self._tell()
+
+    def _ask_for_the_rest(self) -> None:
+        """Tell a client that waits for leave to send its body; HTTP/1.0 knows no interim answers (RFC 9110, 10.1.1)."""
+        if self.fields.get(b"expect", b"").lower() == b"100-continue" and not self.http_1_0 and not self._size:
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.connection.read_on()
+
+    async def _end_of_body(self) -> None:
+        if not (self.complete or self._broken):
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+
+    def _tell(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+
+def _too_large(limit: int) -> RequestTooLarge:
+    return RequestTooLarge(f"The body is larger than {limit} bytes; shorten the messages or send smaller images.")
