@@ -65,6 +65,13 @@ class Scanner:
         else:
             self.line(data)
 
+    def again(self, total: bytes | None) -> None:
+        """Take in one event with text and nothing final in it; `total`: it itself, where it bears a running total."""
+        self.events += 1
+        self.content_events += 1
+        if total is not None:
+            self._latest = total
+
     def line(self, data: bytes) -> bool:
         """Take in one event whose data is one line of JSON; whether it is one of many, with nothing final in it."""
         self._started = True

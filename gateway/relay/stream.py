@@ -2,6 +2,7 @@
 
 from gateway.calls.call import Call
 from gateway.calls.usage import Usage
+from gateway.relay.alike import Alike
 from gateway.relay.endings import Break
 from gateway.relay.events import Events, is_one_line_of_json
 from gateway.relay.outcome import Ending, Missing, Outcome
@@ -9,6 +10,7 @@ from gateway.relay.scanner import Scanner
 from gateway.relay.unasked import Unasked
 
 _DONE = b"data: [DONE]"
+_CLOSE = b"}\n\n"
 
 
 class Stream:
@@ -18,7 +20,7 @@ class Stream:
     client did not ask for; None where it gets all.
     """
 
-    __slots__ = ("_call", "_events", "_given_up", "_scanner", "_unasked", "at_boundary", "broken_by", "ended")
+    __slots__ = ("_alike", "_call", "_events", "_given_up", "_scanner", "_unasked", "at_boundary", "broken_by", "ended")
 
     def __init__(self, call: Call, *, engine: str, unasked: Unasked | None = None) -> None:
         self.ended = False
@@ -28,16 +30,18 @@ class Stream:
         self._events = Events()
         self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
         self._unasked = unasked
+        self._alike = Alike() if call.choices == 1 and (unasked is None or unasked.only_cuts) else None
         self._given_up = False
 
     def feed(self, data: bytes) -> bytes:
         """Take in the next bytes, and return those that the client gets now."""
         if self._given_up:
             return data
-        if is_one_line_of_json(data) and not self._events.pending:  # what engines send, a read each
-            return self._line(data)
-        events = self._events.feed(data)
-        shown = [self._line(event) if is_one_line_of_json(event) else self._event(event) for event in events]
+        if self._alike is not None and not self._events.pending and (end := self._alike.end(data)):
+            return self._again(data, end)
+        shown = [
+            self._line(event) if is_one_line_of_json(event) else self._event(event) for event in self._events.feed(data)
+        ]
         if self._unasked is not None:
             data = b"".join(shown)
         if self._events.overflowed:
@@ -84,11 +88,26 @@ class Stream:
         estimate = Usage(prompt=self._call.input_tokens, completion=self._scanner.content_events, source="estimated")
         return Outcome(ending, estimate, self._missing(ending, client_gone=client_gone))
 
+    def _again(self, event: bytes, end: int) -> bytes:
+        """Take in an event that differs from those before in its text and its running total only."""
+        has_total = end < len(event) - len(_CLOSE)
+        self._scanner.again(event if has_total else None)
+        return event[:end] + _CLOSE if has_total and self._unasked is not None else event
+
     def _line(self, event: bytes) -> bytes:
-        running = self._scanner.line(event)
-        if self._unasked is None:
-            return event
-        return self._unasked.running(event) if running else self._unasked.event(event)
+        alike = self._alike
+        if alike is not None:
+            if end := alike.end(event):
+                return self._again(event, end)
+            content = self._scanner.content_events
+            if self._scanner.line(event):
+                if self._scanner.content_events > content:
+                    alike.learn(event)
+            else:
+                alike.forget()
+        else:
+            self._scanner.line(event)
+        return event if self._unasked is None else self._unasked.event(event)
 
     def _event(self, event: bytes) -> bytes:
         self._scanner.event(event)

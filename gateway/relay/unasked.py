@@ -58,9 +58,10 @@ class Unasked:
 
     An event with a finish reason waits for the next one, which tells what moved. With several choices vLLM's next
     event is another choice's: then what moved is taken from the replica's last stream, as it names only its build.
+    `only_cuts`: of running events nothing but the running total is taken.
     """
 
-    __slots__ = ("_asking", "_call", "_cuts", "_engine", "_held", "_moved", "_replica")
+    __slots__ = ("_asking", "_call", "_engine", "_held", "_moved", "_replica", "only_cuts")
 
     def __init__(self, asked: Asking, call: Call, engine: str, replica: Replica) -> None:
         self._asking = asked
@@ -69,7 +70,7 @@ class Unasked:
         self._replica = replica
         self._moved = None if asked.keep_total else _MOVED.get(engine)
         self._held = b""
-        self._cuts = asked.running and engine != "sglang"  # else a null may have to stay
+        self.only_cuts = asked.running and engine != "sglang"  # else a null may have to stay
 
     def event(self, event: bytes) -> bytes:
         """Return what the client gets now, given the next event."""
@@ -84,14 +85,6 @@ class Unasked:
             return ready + _with(event, self._replica.fingerprint or b"")
         self._held = event
         return ready
-
-    def running(self, event: bytes) -> bytes:
-        """As `event`, for one of many events that bear no finish reason: the hot path of a stream."""
-        at = event.rfind(_OBJECT)
-        end = event.find(b"}", at) + 1
-        if at < 0 or self._held or not self._cuts or event.find(b"{", at + len(_OBJECT), end) >= 0:
-            return self.event(event)
-        return event[:at] + event[end:]
 
     def end(self) -> bytes:
         """Return the event that still waits when the stream ends."""
