@@ -50,9 +50,9 @@ class ClientConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_heads", "_held", "_malformed",
-        "_parser", "_receiving", "_since", "_target", "_task", "_waiting", "_writable", "closing", "flow",
-        "transport", "write", "writing_paused",
+        "_arrival", "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_heads", "_held",
+        "_malformed", "_parser", "_receiving", "_since", "_target", "_task", "_waiting", "_writable", "closing",
+        "flow", "transport", "write", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, clients: "Clients") -> None:
@@ -70,7 +70,8 @@ class ClientConnection(asyncio.Protocol):
         self._since = clients.now  # of the state that a time limit holds for: idle, a head under way, lingering
         self._receiving: Request | None = None  # whose body is being received
         self._waiting: deque[Request] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # one for all its requests: making one takes longer than waking it
+        self._arrival: asyncio.Future[None] | None = None  # that it waits for while no request is under way
         self._malformed = False  # what came behind the last request is not one
         self._deaf = False  # nothing that still comes matters
         self._held = False  # reading is paused
@@ -84,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
     def close_when_idle(self) -> None:
         """Close now, or after the answer under way."""
         self.closing = True
-        if self._task is None and not self._deaf:
+        if self._idle and not self._deaf:
             self._close()
 
     def check_time(self, now: float, *, idle_s: float, head_s: float) -> None:
@@ -92,11 +93,11 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf:
             if now >= self._since + LINGER_S:
                 self.abort()
-        elif self._task is None and not self._head_open:
-            if now >= self._since + idle_s:
+        elif self._idle and now >= self._since + (head_s if self._head_open else idle_s):
+            if self._head_open:
+                self._refuse()
+            else:
                 self._close()
-        elif self._task is None and now >= self._since + head_s:
-            self._refuse()
 
     def read_on(self) -> None:
         """Read again, if the client had to wait, and still nothing holds it back."""
@@ -138,8 +139,8 @@ class ClientConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._give_up_reading()
-        if self._task is None:
-            self._begin_next()
+        if self._idle:
+            self._wake()
         if not self._held and self._too_much() and self.transport is not None:
             self._held = True
             self.transport.pause_reading()
@@ -169,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
         self._heads += 1
         self._head_bytes = self._head_fields = 0
         self._head_open = True
-        if self._task is None:
+        if self._idle:
             self._since = self._clients.now
 
     def on_url(self, target: bytes) -> None:
@@ -263,35 +264,47 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\n" % b"".join(framing))
 
-    def _begin_next(self) -> None:
-        """Answer the next request in a task of its own; where garbage is next, refuse it."""
-        if self._waiting:
-            self._task = self._clients.loop.create_task(self._answer(self._waiting.popleft()))
-        elif self._malformed:
-            self._refuse()
+    @property
+    def _idle(self) -> bool:
+        return self._task is None or self._arrival is not None
 
-    async def _answer(self, request: Request) -> None:
-        """Answer one request, and begin with the next, or close."""
-        answered = False
+    def _wake(self) -> None:
+        """Let the task take the next request; where garbage is next, refuse it."""
+        if not self._waiting:
+            if self._malformed:
+                self._refuse()
+        elif self._task is None:
+            self._task = self._clients.loop.create_task(self._serve())
+        elif self._arrival is not None:
+            self._arrival.set_result(None)
+            self._arrival = None
+
+    async def _serve(self) -> None:
+        """Answer requests for as long as there may be others, then close."""
         try:
-            answer = await self._clients.handle(request)
-            if not request.complete:
-                await request.discard(timeout_s=LINGER_S)
-            if self.writing_paused:  # who pipelines must read, or would fill our memory
-                await self._until_writable()
-            answered = True
-        finally:
-            self._task = None
-            if not answered:  # a defect, or the client has gone
-                self.abort()
-        if self._deaf:
-            return
-        if not (answer.keep_alive and request.complete) or self.closing:
-            self._close()
-            return
-        self._since = self._clients.now
-        self.read_on()
-        self._begin_next()
+            while await self._answer(self._waiting.popleft()):
+                self._since = self._clients.now
+                self.read_on()
+                if self._waiting:
+                    continue
+                if self._malformed:
+                    self._refuse()
+                    return
+                self._arrival = self._clients.loop.create_future()
+                await self._arrival
+        except BaseException:  # a defect, or the client has gone
+            self.abort()
+            raise
+        self._close()
+
+    async def _answer(self, request: Request) -> bool:
+        """Answer one request; whether the connection may carry another."""
+        answer = await self._clients.handle(request)
+        if not request.complete:
+            await request.discard(timeout_s=LINGER_S)
+        if self.writing_paused:  # who pipelines must read, or would fill our memory
+            await self._until_writable()
+        return answer.keep_alive and request.complete and not self.closing
 
     async def _until_writable(self) -> None:
         self._writable = self._clients.loop.create_future()
