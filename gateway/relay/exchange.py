@@ -60,7 +60,7 @@ class Exchange:
         self._replica = replica
         self._timeouts = timeouts
         self._clock = clock
-        self._loop = asyncio.get_running_loop()
+        self._loop = upstream.loop
         self._held: list[bytes] = []
 
     def __enter__(self) -> Self:

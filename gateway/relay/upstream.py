@@ -28,6 +28,7 @@ class Upstream:
     """All connections of this process to replicas that no exchange uses right now, and a watch over the exchanges."""
 
     def __init__(self, clock: Clock) -> None:
+        self.loop = asyncio.get_running_loop()  # once: asking for it costs each call a system call
         self._clock = clock
         self._watched: set[Limited] = set()
         self._look: asyncio.TimerHandle | None = None
@@ -38,7 +39,7 @@ class Upstream:
         """Tell `exchange` the time every `LOOK_EVERY_S`, until `forget`."""
         self._watched.add(exchange)
         if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look_at_limits)
+            self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)
 
     def forget(self, exchange: Limited) -> None:
         """Stop telling it."""
@@ -64,9 +65,7 @@ class Upstream:
         """
         tls = self._tls_context() if replica.tls else None
         async with asyncio.timeout(timeout_s):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                Connection, replica.host, replica.port, ssl=tls
-            )
+            _, connection = await self.loop.create_connection(Connection, replica.host, replica.port, ssl=tls)
         return connection
 
     def give_back(self, replica: Replica, connection: Connection) -> None:
@@ -90,11 +89,10 @@ class Upstream:
         self._idle.clear()
 
     def _look_at_limits(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self.loop.time()
         for exchange in tuple(self._watched):
             exchange.check_time(now)
-        self._look = loop.call_later(LOOK_EVERY_S, self._look_at_limits) if self._watched else None
+        self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits) if self._watched else None
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
