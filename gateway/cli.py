@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 import click
 
 import gateway
-from gateway import configfile, units
 from gateway.app import CannotListen, Gateway
 from gateway.clock import SystemClock
-from gateway.config import Config
+from gateway.config import Config, file, units
 from gateway.demo import run_demo
 from gateway.engine.server import serve_engine
 from gateway.identity import development
@@ -73,7 +72,7 @@ def check(path: Path | None) -> None:
     replicas = sum(len(pool.replicas) for pool in settings.pools.values())
     rules = sum(len(plan) for plan in settings.limits.plans.values())
     click.echo(
-        f"{configfile.find(path)}: good. {len(settings.models)} models, {len(settings.pools)} pools with {replicas} "
+        f"{file.find(path)}: good. {len(settings.models)} models, {len(settings.pools)} pools with {replicas} "
         f"replicas, {len(settings.auth.issuers)} issuers, {len(settings.limits.plans)} plans with {rules} rules."
     )
     if settings.auth.development_key is not None:
@@ -99,7 +98,7 @@ def token(path: Path | None, tenant: str, key: str, plan: str | None, ttl: float
     settings = _load(path)
     if settings.auth.development_key is None:
         _fail(
-            f"{configfile.find(path)}: auth.development_key: is not set; set it to a path such as development-key.pem",
+            f"{file.find(path)}: auth.development_key: is not set; set it to a path such as development-key.pem",
             BAD_CONFIG,
         )
     try:
@@ -171,8 +170,8 @@ async def _until_told_to_stop() -> None:
 
 def _load(path: Path | None) -> Config:
     try:
-        return configfile.load(configfile.find(path))
-    except configfile.BadConfig as error:
+        return file.load(file.find(path))
+    except file.BadConfig as error:
         _fail(str(error), BAD_CONFIG)
 
 

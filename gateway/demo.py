@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from gateway import configfile
 from gateway.app import Gateway
 from gateway.clock import SystemClock
+from gateway.config import file
 from gateway.engine.server import SimulatedEngine
 from gateway.identity import development
 from gateway.telemetry import logs
@@ -51,7 +51,7 @@ async def run_demo(until_told_to_stop: Callable[[], Awaitable[None]]) -> None:
         key = Path(folder) / "development-key.pem"
         signing = development.load_or_create(key)
         first, second = [await engine.start() for engine in engines]
-        settings = configfile.parse(_CONFIG.format(key=key, model=MODEL, first=first, second=second), source="demo")
+        settings = file.parse(_CONFIG.format(key=key, model=MODEL, first=first, second=second), source="demo")
         logs.configure(settings.logging, writer)
         writer.start()
         try:

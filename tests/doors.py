@@ -12,9 +12,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway import configfile
 from gateway.app import Gateway
 from gateway.clock import SystemClock
+from gateway.config import file
 from gateway.identity import development
 from gateway.telemetry.writer import LineWriter
 
@@ -152,7 +152,7 @@ async def open_door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
             writer = LineWriter(lambda data: lines.extend(data.decode().splitlines()))
             writer.start()
             writers.append(writer)
-            door = Gateway(configfile.parse(text), writer)
+            door = Gateway(file.parse(text), writer)
             port, admin_port = await door.start()
             doors.append(
                 Door(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", signing, lines, session, door)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway import configfile
+from gateway.config import file
 from tests.chart import CONFIG, ROOT, Values, config_text, manifests, pod, refusal, render, run, run_helm, with_config
 
 VALIDATE = ROOT / ".venv-helm/bin/kubernetes-validate"
@@ -58,11 +58,11 @@ def test_helm_lint_has_nothing_to_say(tmp_path: Path, variant: Values) -> None:
 
 
 def test_the_oldest_and_newest_kubernetes_accept_every_manifest(tmp_path: Path, variant: Values) -> None:
-    file = tmp_path / "rendered.yaml"
-    file.write_text(render(tmp_path, variant))
-    done = run(VALIDATE, "--strict", "-k", OLDEST, "-k", NEWEST, file)
+    rendered = tmp_path / "rendered.yaml"
+    rendered.write_text(render(tmp_path, variant))
+    done = run(VALIDATE, "--strict", "-k", OLDEST, "-k", NEWEST, rendered)
 
-    kinds = [document["kind"] for document in yaml.safe_load_all(file.read_text()) if document]
+    kinds = [document["kind"] for document in yaml.safe_load_all(rendered.read_text()) if document]
     known = [kind for kind in kinds if kind != "ServiceMonitor"]  # an operator's kind: Kubernetes has no schema of it
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(" passed for resource ") == 2 * len(known)
@@ -85,8 +85,8 @@ def test_a_changed_limit_or_model_changes_nothing_of_the_pod_but_the_checksum(tm
 
 def test_the_gateway_loads_the_rendered_config(tmp_path: Path) -> None:
     environment = {"LLAMA_KEY": "sk-llama", "REDIS_PASSWORD": "hunter2"}
-    example = configfile.parse(config_text(tmp_path, {}), environment=environment)
-    own = configfile.parse(config_text(tmp_path, EVERYTHING), environment=environment)
+    example = file.parse(config_text(tmp_path, {}), environment=environment)
+    own = file.parse(config_text(tmp_path, EVERYTHING), environment=environment)
 
     assert (example.server.listen.port, example.admin.listen.host) == (8080, "0.0.0.0")
     assert list(own.models) == ["llama"]
@@ -119,7 +119,7 @@ def test_large_integers_and_odd_strings_reach_the_gateway_as_they_were_written(t
         "server": {"listen": "[::]:8080", "max_body": "10000000B"},
     }
     text = config_text(tmp_path, with_config(**sections))
-    loaded = configfile.parse(text, environment={"REDIS_PASSWORD": ""})
+    loaded = file.parse(text, environment={"REDIS_PASSWORD": ""})
 
     assert not re.search(r"[0-9]e\+", text)
     assert sorted(loaded.models) == sorted(names)

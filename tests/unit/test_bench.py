@@ -16,7 +16,7 @@ from bench.load import ClosedLoop, Count, added_latency
 from bench.processes import cpu_s, rss_mib
 from bench.proxies import Site, known
 from bench.rounds import Figures
-from gateway import configfile
+from gateway.config import file
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_gateway_accepts_the_configurations_that_it_is_measured_with(tmp_pat
         if proxy.name.startswith("gateway"):
             command = proxy.command(site, 3)
             assert command is not None
-            assert configfile.load(Path(command[-1])).limits.plans["bench"]
+            assert file.load(Path(command[-1])).limits.plans["bench"]
 
 
 def test_the_table_shows_medians_and_their_ratio_to_the_reference() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway import configfile, units
-from gateway.configfile import BadConfig
+from gateway.config import file, units
+from gateway.config.file import BadConfig
 
 GOOD: dict[str, Any] = {
     "auth": {"issuers": [{"issuer": "https://id.example.com"}]},
@@ -18,7 +18,7 @@ GOOD: dict[str, Any] = {
 
 def problems(text: str, **environment: str) -> list[str]:
     with pytest.raises(BadConfig) as bad:
-        configfile.parse(text, environment=environment)
+        file.parse(text, environment=environment)
     return bad.value.problems
 
 
@@ -34,7 +34,7 @@ def changed(path: str, value: Any) -> str:
 
 
 def test_the_least_that_is_needed_has_safe_defaults() -> None:
-    config = configfile.parse(yaml.safe_dump(GOOD))
+    config = file.parse(yaml.safe_dump(GOOD))
     assert config.admin.listen.host == "127.0.0.1"
     assert [rule.name for rule in config.limits.plans[config.limits.fallback_plan]] == [
         "key-requests",
@@ -114,7 +114,7 @@ def test_secrets_come_from_the_environment_and_from_files_and_are_never_shown(tm
     secret = tmp_path / "key"
     secret.write_text("from-file\n")
     text = changed("pools.p.api_key", f"${{A}}-${{file:{secret}}}")
-    config = configfile.parse(text, environment={"A": "from-env"})
+    config = file.parse(text, environment={"A": "from-env"})
     key = config.pools["p"].api_key
     assert key is not None
     assert key.get_secret_value() == "from-env-from-file"
@@ -124,7 +124,7 @@ def test_secrets_come_from_the_environment_and_from_files_and_are_never_shown(tm
 @pytest.mark.parametrize("written", ["1e+06", "1000000.0", "1000000", "1.0e6"])
 def test_integers_may_come_as_helm_renders_them(written: str) -> None:
     text = changed("metrics.max_tenants", "HERE").replace("HERE", written)
-    assert configfile.parse(text).metrics.max_tenants == 1_000_000
+    assert file.parse(text).metrics.max_tenants == 1_000_000
 
 
 @pytest.mark.parametrize("written", ["1.5", "true", "'12'", "null", "-1", "1e400"])
@@ -142,11 +142,11 @@ def test_durations(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("name", ["4e2", "on", "1.10", "a/b.c"])
 def test_quoted_names_stay_names(name: str) -> None:
     tree = GOOD | {"models": {name: {"pool": "p"}}}
-    assert list(configfile.parse(yaml.safe_dump(tree)).models) == [name]
+    assert list(file.parse(yaml.safe_dump(tree)).models) == [name]
 
 
 def test_the_file_is_found_where_it_was_said(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    assert configfile.find(path) == path
+    assert file.find(path) == path
     with pytest.raises(BadConfig, match="cannot be read"):
-        configfile.load(path)
+        file.load(path)

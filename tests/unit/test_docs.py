@@ -10,7 +10,8 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from gateway import config, configfile, units
+from gateway import config
+from gateway.config import file, units
 from tests.documents import OWN, ROOT, block_in, rows, section, text_of
 
 
@@ -159,8 +160,8 @@ def test_every_example_is_a_good_configuration(document: str, block: str) -> Non
         "pools": {"p": {"replicas": ["http://127.0.0.1:8000"]}},
     }
     try:
-        configfile.parse(yaml.safe_dump(rest | yaml.safe_load(block)), environment={"LLAMA_KEY": "secret"})
-    except configfile.BadConfig as error:
+        file.parse(yaml.safe_dump(rest | yaml.safe_load(block)), environment={"LLAMA_KEY": "secret"})
+    except file.BadConfig as error:
         pytest.fail(f"{document}: {error}\n{block}")
 
 

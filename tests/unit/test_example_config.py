@@ -9,14 +9,15 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from gateway import config, configfile
+from gateway import config
+from gateway.config import file
 
 EXAMPLE = Path(__file__).parents[2] / "config.yaml"
 TEXT = EXAMPLE.read_text(encoding="utf-8")
 
 
 def test_the_example_loads_with_its_secret_from_the_environment() -> None:
-    loaded = configfile.load(EXAMPLE, {"LLAMA_KEY": "sk-example"})
+    loaded = file.load(EXAMPLE, {"LLAMA_KEY": "sk-example"})
 
     keys = [pool.api_key for pool in loaded.pools.values()]
     assert [key.get_secret_value() for key in keys if key] == ["sk-example", "sk-example"]
@@ -24,8 +25,8 @@ def test_the_example_loads_with_its_secret_from_the_environment() -> None:
 
 
 def test_without_the_secret_the_problem_names_the_variable_and_its_place() -> None:
-    with pytest.raises(configfile.BadConfig) as caught:
-        configfile.load(EXAMPLE, {})
+    with pytest.raises(file.BadConfig) as caught:
+        file.load(EXAMPLE, {})
 
     assert "pools.llama-8b.api_key: ${LLAMA_KEY} is not set in the environment" in caught.value.problems
 
@@ -38,7 +39,7 @@ def test_every_key_of_every_section_is_written_in_the_example() -> None:
 
 
 def test_the_listed_blocked_fields_are_the_default_ones() -> None:
-    assert configfile.load(EXAMPLE, {"LLAMA_KEY": "sk-example"}).requests == config.Requests()
+    assert file.load(EXAMPLE, {"LLAMA_KEY": "sk-example"}).requests == config.Requests()
 
 
 def test_each_default_that_a_comment_states_is_the_real_one() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from gateway.config import Config
+from gateway.config.root import Config
 
 DEFAULT_PATH = Path("config.yaml")
 _UNKNOWN_KEY = "is not a key of this section"

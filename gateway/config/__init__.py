@@ -1,0 +1,43 @@
+"""config.yaml as frozen models: a file for each section, a class for each part. `file` reads it."""
+
+from gateway.config.auth import DEVELOPMENT_ISSUER, Algorithm, Auth, Claims, Issuer
+from gateway.config.limits import (
+    MAX_WINDOW_S,
+    MIN_WINDOW_S,
+    KeyEntry,
+    Limits,
+    Rule,
+    RuleOverride,
+    TenantEntry,
+)
+from gateway.config.models import ModelEntry
+from gateway.config.pools import Health, PoolEntry, ReplicaEntry, Timeouts
+from gateway.config.requests import BLOCKED_FIELDS, Requests
+from gateway.config.root import Config
+from gateway.config.server import Listen
+from gateway.config.telemetry import Logging
+
+__all__ = [
+    "BLOCKED_FIELDS",
+    "DEVELOPMENT_ISSUER",
+    "MAX_WINDOW_S",
+    "MIN_WINDOW_S",
+    "Algorithm",
+    "Auth",
+    "Claims",
+    "Config",
+    "Health",
+    "Issuer",
+    "KeyEntry",
+    "Limits",
+    "Listen",
+    "Logging",
+    "ModelEntry",
+    "PoolEntry",
+    "ReplicaEntry",
+    "Requests",
+    "Rule",
+    "RuleOverride",
+    "TenantEntry",
+    "Timeouts",
+]

@@ -1,0 +1,129 @@
+"""`limits`: plans of rules, who has which plan, and where is counted."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, StrictBool, StrictStr, StringConstraints, model_validator
+
+from gateway.config import units
+from gateway.config.section import Count, Duration, Name, Positive, Section
+
+Per = Literal["key", "tenant", "model", "pool"]
+MIN_WINDOW_S = 0.1
+MAX_WINDOW_S = 366 * 86400.0
+
+
+def _window(value: object) -> object:
+    return value if value in {"day", "month"} else units.seconds(value)
+
+
+class Rule(Section):
+    """One limit: for each combination of `per`, at most so much of exactly one measure in a window."""
+
+    name: Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    per: tuple[Per, ...] = ()
+    requests: Count | None = None
+    tokens: Count | None = None
+    concurrent: Count | None = None
+    window: Annotated[float | Literal["day", "month"] | None, BeforeValidator(_window)] = None
+    count: Literal["total", "input", "output"] = "total"
+    shadow: StrictBool = False
+    models: tuple[Name, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> Self:
+        measures = [m for m in ("requests", "tokens", "concurrent") if getattr(self, m) is not None]
+        if len(measures) != 1:
+            raise ValueError(
+                f"expected exactly one of requests, tokens, concurrent; got {', '.join(measures) or 'none'}"
+            )
+        if (self.window is None) != (self.concurrent is not None):
+            raise ValueError("window: needed with requests and tokens, and only there")
+        if isinstance(self.window, float) and not MIN_WINDOW_S <= self.window <= MAX_WINDOW_S:
+            raise ValueError("window: expected between 100ms and 366d")
+        if self.count != "total" and self.tokens is None:
+            raise ValueError("count: only with tokens")
+        if len(set(self.per)) != len(self.per):
+            raise ValueError("per: the same word stands here twice")
+        return self
+
+
+class RuleOverride(Section):
+    """What a tenant's or key's entry changes of one rule: the measure's figure or `shadow`."""
+
+    requests: Count | None = None
+    tokens: Count | None = None
+    concurrent: Count | None = None
+    shadow: StrictBool | None = None
+
+
+class KeyEntry(Section):
+    """One key of a tenant."""
+
+    plan: Name | None = None
+    override: dict[str, RuleOverride] = {}
+
+
+class TenantEntry(Section):
+    """One tenant: its plan, what it has beyond it, and its keys."""
+
+    plan: Name | None = None
+    override: dict[str, RuleOverride] = {}
+    keys: dict[str, KeyEntry] = {}
+
+
+# What holds where config.yaml names no plan: bounded, and generous enough for a first team.
+STANDARD_PLAN = (
+    Rule(name="key-requests", per=("key",), requests=600, window="1m"),
+    Rule(name="key-tokens", per=("key", "model"), tokens=200_000, window="1m"),
+    Rule(name="key-concurrency", per=("key",), concurrent=64),
+    Rule(name="tenant-month", per=("tenant",), tokens=50_000_000, window="month"),
+)
+
+StoreUrl = Annotated[StrictStr, StringConstraints(pattern=r"^(memory|rediss?://\S+)$")]
+
+
+class Limits(Section):
+    """Who may spend how much, and where that is counted."""
+
+    store: StoreUrl = "memory"
+    on_store_failure: Literal["local", "allow", "deny"] = "local"
+    store_timeout: Annotated[Duration, Field(ge=0.001, le=10)] = 0.1
+    expected_processes: Positive = 1
+    lease: Annotated[Duration, Field(ge=1, le=3600)] = 30.0
+    default_plan: Name | None = None
+    plans: Annotated[dict[Name, tuple[Rule, ...]], Field(min_length=1)] = {"standard": STANDARD_PLAN}
+    tenants: dict[Name, TenantEntry] = {}
+
+    @property
+    def fallback_plan(self) -> str:
+        """The plan of a principal that names none: `default_plan`, else the only plan there is, else `standard`."""
+        if self.default_plan is None and len(self.plans) == 1:
+            return next(iter(self.plans))
+        return self.default_plan or "standard"
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Self:
+        if self.fallback_plan not in self.plans:
+            raise ValueError(f"default_plan: there is no plan {self.fallback_plan!r}; plans: {', '.join(self.plans)}")
+        for plan, rules in self.plans.items():
+            names = [rule.name for rule in rules]
+            if len(set(names)) != len(names):
+                raise ValueError(f"plans.{plan}: two rules have the same name")
+        known = {rule.name: rule for rules in self.plans.values() for rule in rules}
+        for tenant, entry in self.tenants.items():
+            places = [(f"tenants.{tenant}", entry.plan, entry.override)]
+            places += [(f"tenants.{tenant}.keys.{key}", one.plan, one.override) for key, one in entry.keys.items()]
+            for where, plan_name, overrides in places:
+                if plan_name is not None and plan_name not in self.plans:
+                    raise ValueError(f"{where}.plan: there is no plan {plan_name!r}")
+                for name, override in overrides.items():
+                    _check_override(where, name, override, known.get(name))
+        return self
+
+
+def _check_override(where: str, name: str, override: RuleOverride, rule: Rule | None) -> None:
+    if rule is None:
+        raise ValueError(f"{where}.override: no plan has a rule {name!r}")
+    for measure in ("requests", "tokens", "concurrent"):
+        if getattr(override, measure) is not None and getattr(rule, measure) is None:
+            raise ValueError(f"{where}.override.{name}: the rule does not limit {measure}")

@@ -1,0 +1,62 @@
+"""`pools`: replicas that serve the same model, and how they are treated."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
+
+from gateway.config.section import Duration, Name, Positive, Section
+
+Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
+
+
+class ReplicaEntry(Section):
+    """One engine server. A bare URL is enough."""
+
+    url: Url
+    weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    served_name: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_url(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value
+
+
+class Timeouts(Section):
+    """How long an engine may take: to accept, to a stream's first event, between bytes, and to a whole answer.
+
+    An answer that is not streamed begins when it is finished, so `answer` bounds it and not `first_byte`.
+    """
+
+    connect: Annotated[Duration, Field(gt=0)] = 2.0
+    first_byte: Annotated[Duration, Field(gt=0)] = 120.0
+    idle: Annotated[Duration, Field(gt=0)] = 60.0
+    answer: Annotated[Duration, Field(gt=0)] = 600.0
+
+
+class Health(Section):
+    """Active probing of every replica."""
+
+    path: Annotated[StrictStr, StringConstraints(pattern=r"^/\S*$")] = "/health"
+    interval: Annotated[Duration, Field(ge=0.05)] = 5.0
+    unhealthy_after: Positive = 3
+    healthy_after: Positive = 1
+
+
+class PoolEntry(Section):
+    """Replicas that serve the same model."""
+
+    engine: Literal["vllm", "sglang", "tgi", "llamacpp", "openai"] = "vllm"
+    replicas: Annotated[tuple[ReplicaEntry, ...], Field(min_length=1)]
+    api_key: SecretStr | None = None
+    balance: Literal["least_requests"] = "least_requests"
+    attempts: Annotated[Positive, Field(le=10)] = 3
+    timeouts: Timeouts = Timeouts()
+    health: Health = Health()
+
+    @field_validator("replicas")
+    @classmethod
+    def _distinct(cls, replicas: tuple[ReplicaEntry, ...]) -> tuple[ReplicaEntry, ...]:
+        if len({replica.url for replica in replicas}) != len(replicas):
+            raise ValueError("the same URL stands here twice")
+        return replicas

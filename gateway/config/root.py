@@ -1,0 +1,39 @@
+"""config.yaml as a whole: every section, and the names by which they refer to each other."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from gateway.config.auth import Auth
+from gateway.config.limits import Limits
+from gateway.config.models import ModelEntry
+from gateway.config.pools import PoolEntry
+from gateway.config.requests import Requests
+from gateway.config.section import Name, Section
+from gateway.config.server import Admin, Server
+from gateway.config.telemetry import Logging, Metrics
+
+
+class Config(Section):
+    """The whole of config.yaml."""
+
+    server: Server = Server()
+    admin: Admin = Admin()
+    auth: Auth
+    limits: Limits = Limits()
+    models: Annotated[dict[Name, ModelEntry], Field(min_length=1)]
+    pools: Annotated[dict[Name, PoolEntry], Field(min_length=1)]
+    requests: Requests = Requests()
+    metrics: Metrics = Metrics()
+    logging: Logging = Logging()
+
+    @model_validator(mode="after")
+    def _names_meet(self) -> Self:
+        taken: dict[str, str] = {name: name for name in self.models}
+        for name, model in self.models.items():
+            if model.pool not in self.pools:
+                raise ValueError(f"models.{name}.pool: there is no pool {model.pool!r}; pools: {', '.join(self.pools)}")
+            for alias in model.aliases:
+                if taken.setdefault(alias, name) != name or alias in self.models:
+                    raise ValueError(f"models.{name}.aliases: {alias!r} already means {taken[alias]!r}")
+        return self

@@ -1,0 +1,44 @@
+"""`server` and `admin`: where this process listens, and for whom."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gateway.config import units
+from gateway.config.section import Duration, Section, Size
+
+
+class Listen(Section):
+    """An address to listen on, written `host:port`, `[ipv6]:port` or `:port` (everywhere); port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        host, colon, port = value.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 the largest TCP port
+            raise ValueError(f"expected host:port such as 0.0.0.0:8080, got {value!r}")
+        return {"host": host.strip("[]") or "0.0.0.0", "port": int(port)}  # noqa: S104 what ":8080" asks for
+
+
+def _listen(text: str) -> Listen:
+    return Listen.model_validate(text)
+
+
+class Server(Section):
+    """The tenant listener."""
+
+    listen: Listen = _listen("0.0.0.0:8080")
+    workers: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=1)] = 1
+    max_body: Size = 20 * 2**20
+    drain_timeout: Duration = 30.0
+
+
+class Admin(Section):
+    """The operator listener: loopback unless told otherwise."""
+
+    listen: Listen = _listen("127.0.0.1:9090")
