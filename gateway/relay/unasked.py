@@ -20,9 +20,11 @@ _OBJECT = rb"\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}"
 _RUNNING = re.compile(rb',"usage":(?:' + _OBJECT + rb"|null)")
 _VALUE = re.compile(rb'(?<=,"usage":)' + _OBJECT)
 _MEMBER = b',"usage"'
-_OBJECT = b',"usage":{'
-_NO_CHOICES = b'"choices":[]'
+_RUNNING_BEGINS = b',"usage":{'
+_NO_CHOICES = re.compile(rb'"choices":\[\]')
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
+# How SGLang 0.5.23 begins a delta with the writer that leaves null out; the other one, and all before, write the role.
+_SGLANG_WITHOUT_NULL = b'"delta":{"reasoning_content":'
 # What moves to the added event, and must be put back at the end of the one with the finish reason.
 _MOVED = {
     "vllm": re.compile(rb',"system_fingerprint":"[^"\\]*"'),
@@ -75,7 +77,7 @@ class Unasked:
     def event(self, event: bytes) -> bytes:
         """Return what the client gets now, given the next event."""
         if b'"usage"' in event:
-            if _NO_CHOICES in event:
+            if _NO_CHOICES.search(event):
                 return self._total(event)
             event = self._without_running(event)
         ready, self._held = self._held, b""
@@ -109,8 +111,7 @@ class Unasked:
         return ready + event if self._asking.keep_total else ready
 
     def _without_running(self, event: bytes) -> bytes:
-        # SGLang writes chat content with a writer that leaves null out, and all else with one that does not.
-        if self._engine == "sglang" and (self._call.endpoint == "completions" or b'"tool_calls":[{' in event):
+        if self._engine == "sglang" and _SGLANG_WITHOUT_NULL not in event:
             return _VALUE.sub(b"null", event, 1)
         if self._asking.running or self._engine == "openai":
             return _RUNNING.sub(b"", event, 1)

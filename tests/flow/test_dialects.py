@@ -22,6 +22,7 @@ STREAMS: dict[str, tuple[str, str, dict[str, Any], dialects.Events]] = {
     "TGI's completions": ("tgi", COMPLETIONS, ONCE, dialects.tgi_completions),
     "TGI's completions of two prompts": ("tgi", COMPLETIONS, ONCE | {"prompt": ["a", "b"]}, dialects.tgi_two_prompts),
     "SGLang's chat": ("sglang", CHAT, HI, dialects.sglang_chat),
+    "SGLang's chat with tools": ("sglang", CHAT, TOOLS, dialects.sglang_tools),
     "SGLang's completions": ("sglang", COMPLETIONS, ONCE, dialects.sglang_completions),
     "Ollama's chat": ("openai", CHAT, HI, dialects.ollama_chat),
     "Ollama's completions": ("openai", COMPLETIONS, ONCE, dialects.ollama_completions),

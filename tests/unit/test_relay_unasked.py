@@ -15,6 +15,7 @@ from gateway.relay.events import MAX_EVENT_BYTES
 from gateway.relay.stream import Stream
 from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.routing.replica import Replica
+from tests import dialects
 from tests.transcripts import (
     DONE,
     FINGERPRINT,
@@ -22,7 +23,6 @@ from tests.transcripts import (
     capture,
     chat,
     chat_role,
-    completion,
     error_event,
     event,
     transcript,
@@ -166,31 +166,26 @@ def test_a_capture_of_llamacpp_loses_its_usage_and_gets_its_timings_back() -> No
     assert client.endswith(DONE)
 
 
-@pytest.mark.parametrize("kind", ["chat", "completions"])
-def test_sglang_gets_its_nulls_back_where_it_writes_them(kind: Kind) -> None:
-    running: dict[str, Any] = {"usage": usage_of((7, 1)) | {"prompt_tokens_details": None, "reasoning_tokens": 0}}
-    null: dict[str, Any] = {"usage": None}
-    call = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
-    tool = {"choices": [{"index": 0, "delta": call, "finish_reason": None}]}
-    if kind == "chat":
-        direct = [chat_role(), chat(" a"), event(tool | null), chat("", finish_reason="stop"), DONE]
-        asked = [chat_role(), chat(" a", **running), event(tool | running), chat("", finish_reason="stop")]
-    else:
-        direct = [completion(" a", **null), completion("", finish_reason="stop", **null), DONE]
-        asked = [completion(" a", **running), completion("", finish_reason="stop", **running)]
-    total = event({"id": "x", "object": "y", "created": 1, "model": "m", "choices": []} | running)
-    client, usage = shown(*asked, total, DONE, engine="sglang", call=call_of(endpoint=kind))
-    assert client == b"".join(direct)
-    assert usage == Usage(prompt=7, completion=1)
-
-
-def test_openai_loses_its_nulls_and_the_total() -> None:
-    direct = [chat_role(), chat(" a"), chat("", finish_reason="stop"), DONE]
-    null: dict[str, Any] = {"usage": None}
-    asked = [chat_role(**null), chat(" a", **null), chat("", finish_reason="stop", **null), usage_event(7, 1), DONE]
-    client, usage = shown(*asked, engine="openai", call=call_of())
-    assert client == b"".join(direct)
-    assert usage == Usage(prompt=7, completion=1)
+@pytest.mark.parametrize(
+    ("engine", "endpoint", "events"),
+    [
+        ("sglang", "chat", dialects.sglang_chat),
+        ("sglang", "chat", dialects.sglang_tools),
+        ("sglang", "completions", dialects.sglang_completions),
+        ("tgi", "chat", dialects.tgi_chat),
+        ("llamacpp", "chat", dialects.llamacpp_chat),
+        ("openai", "chat", dialects.ollama_chat),
+        ("openai", "completions", dialects.ollama_completions),
+    ],
+)
+@given(data=st.data())
+def test_other_engines(engine: str, endpoint: Endpoint, events: dialects.Events, data: st.DataObject) -> None:
+    call = call_of(endpoint=endpoint, include_usage=data.draw(st.booleans()) and engine == "sglang")
+    asked = b"".join(events(told=True, running=engine == "sglang"))
+    client, usage = shown(*in_pieces(asked, data), engine=engine, call=call)
+    assert client == b"".join(events(told=call.include_usage))
+    assert usage is not None
+    assert (usage.prompt, usage.completion) == (dialects.PROMPT, dialects.COMPLETION)
 
 
 @given(texts, st.integers(0, 2000))
