@@ -2,7 +2,8 @@
 
 What asking changes differs from engine to engine (read in vLLM 0.32 and SGLang 0.5.23, seen with llama.cpp):
 
-- all: an event without choices is added at the end. llama.cpp adds one per choice.
+- all: an event without choices is added at the end. llama.cpp adds one per choice. An event without choices that tells
+  no usage is the engine's own (what a filter or an extension says), and stays.
 - vLLM, SGLang with running totals: each event gets a `usage`. Where SGLang would have written null, null is put back.
 - vLLM: `system_fingerprint` moves from each event with a finish reason to the added event.
 - llama.cpp: `timings` moves from each event with a finish reason to the event added behind it.
@@ -22,6 +23,7 @@ _VALUE = re.compile(rb'(?<=,"usage":)' + _OBJECT)
 _MEMBER = b',"usage"'
 _RUNNING_BEGINS = b',"usage":{'
 _NO_CHOICES = re.compile(rb'"choices":\[\]')
+_TELLS = re.compile(rb'"usage":\{')
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
 # How SGLang 0.5.23 begins a delta with the writer that leaves null out; the other one, and all before, write the role.
 _SGLANG_WITHOUT_NULL = b'"delta":{"reasoning_content":'
@@ -77,7 +79,7 @@ class Unasked:
     def event(self, event: bytes) -> bytes:
         """Return what the client gets now, given the next event."""
         if b'"usage"' in event:
-            if _NO_CHOICES.search(event):
+            if _NO_CHOICES.search(event) and _TELLS.search(event):
                 return self._total(event)
             event = self._without_running(event)
         ready, self._held = self._held, b""

@@ -23,10 +23,12 @@ STREAMS: dict[str, tuple[str, str, dict[str, Any], dialects.Events]] = {
     "TGI's completions of two prompts": ("tgi", COMPLETIONS, ONCE | {"prompt": ["a", "b"]}, dialects.tgi_two_prompts),
     "SGLang's chat": ("sglang", CHAT, HI, dialects.sglang_chat),
     "SGLang's chat with tools": ("sglang", CHAT, TOOLS, dialects.sglang_tools),
+    "SGLang's chat with an extension": ("sglang", CHAT, HI, dialects.sglang_extension),
     "SGLang's completions": ("sglang", COMPLETIONS, ONCE, dialects.sglang_completions),
     "Ollama's chat": ("openai", CHAT, HI, dialects.ollama_chat),
     "Ollama's completions": ("openai", COMPLETIONS, ONCE, dialects.ollama_completions),
     "llama.cpp's chat": ("llamacpp", CHAT, HI, dialects.llamacpp_chat),
+    "Azure's chat": ("openai", CHAT, HI, dialects.azure_chat),
 }
 OPTIONS = pytest.mark.parametrize(
     "options",

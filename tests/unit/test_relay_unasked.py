@@ -171,11 +171,13 @@ def test_a_capture_of_llamacpp_loses_its_usage_and_gets_its_timings_back() -> No
     [
         ("sglang", "chat", dialects.sglang_chat),
         ("sglang", "chat", dialects.sglang_tools),
+        ("sglang", "chat", dialects.sglang_extension),
         ("sglang", "completions", dialects.sglang_completions),
         ("tgi", "chat", dialects.tgi_chat),
         ("llamacpp", "chat", dialects.llamacpp_chat),
         ("openai", "chat", dialects.ollama_chat),
         ("openai", "completions", dialects.ollama_completions),
+        ("openai", "chat", dialects.azure_chat),
     ],
 )
 @given(data=st.data())
