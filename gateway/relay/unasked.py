@@ -18,12 +18,12 @@ from gateway.routing.replica import Replica
 
 # A usage object in compact JSON: numbers, nulls and at most one level of details; it holds no strings but keys.
 _OBJECT = rb"\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}"
-_RUNNING = re.compile(rb',"usage":(?:' + _OBJECT + rb"|null)")
+_RUNNING = re.compile(rb', ?"usage": ?(?:' + _OBJECT + rb"|null)")
 _VALUE = re.compile(rb'(?<=,"usage":)' + _OBJECT)
 _MEMBER = b',"usage"'
 _RUNNING_BEGINS = b',"usage":{'
-_NO_CHOICES = re.compile(rb'"choices":\[\]')
-_TELLS = re.compile(rb'"usage":\{')
+_NO_CHOICES = re.compile(rb'"choices": ?\[\]')
+_TELLS = re.compile(rb'"usage": ?\{')
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
 # How SGLang 0.5.23 begins a delta with the writer that leaves null out; the other one, and all before, write the role.
 _SGLANG_WITHOUT_NULL = b'"delta":{"reasoning_content":'

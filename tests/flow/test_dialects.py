@@ -29,6 +29,7 @@ STREAMS: dict[str, tuple[str, str, dict[str, Any], dialects.Events]] = {
     "Ollama's completions": ("openai", COMPLETIONS, ONCE, dialects.ollama_completions),
     "llama.cpp's chat": ("llamacpp", CHAT, HI, dialects.llamacpp_chat),
     "Azure's chat": ("openai", CHAT, HI, dialects.azure_chat),
+    "a chat with spaces": ("openai", CHAT, HI, dialects.spaced_chat),
 }
 OPTIONS = pytest.mark.parametrize(
     "options",

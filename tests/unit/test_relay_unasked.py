@@ -178,6 +178,7 @@ def test_a_capture_of_llamacpp_loses_its_usage_and_gets_its_timings_back() -> No
         ("openai", "chat", dialects.ollama_chat),
         ("openai", "completions", dialects.ollama_completions),
         ("openai", "chat", dialects.azure_chat),
+        ("openai", "chat", dialects.spaced_chat),
     ],
 )
 @given(data=st.data())
