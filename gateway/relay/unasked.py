@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from gateway.calls.call import Call
+from gateway.relay.events import data_of
 from gateway.routing.replica import Replica
 
 # A usage object in compact JSON: numbers, nulls and at most one level of details; it holds no strings but keys.
@@ -82,7 +83,10 @@ class Unasked:
             if _NO_CHOICES.search(event) and _TELLS.search(event):
                 return self._total(event)
             event = self._without_running(event)
-        ready, self._held = self._held, b""
+        if self._held and not data_of(event):
+            self._behind += event
+            return b""
+        ready = self._release()
         if self._moved is None or not _FINISHED.search(event) or self._moved.search(event):
             return ready + event
         if self._engine == "vllm" and self._call.choices > 1:
@@ -92,8 +96,7 @@ class Unasked:
 
     def end(self) -> bytes:
         """Return the event that still waits when the stream ends."""
-        ready, self._held = self._held, b""
-        return ready
+        return self._release()
 
     def shown(self, fragment: bytes) -> bytes:
         """Return what the client gets of an event that was cut: all before a usage, or before what may become one."""
@@ -104,13 +107,17 @@ class Unasked:
         return fragment[: len(fragment) - begun]
 
     def _total(self, event: bytes) -> bytes:
-        ready, self._held = self._held, b""
         moved = self._moved.search(event) if self._moved else None
         if moved and self._engine == "vllm":
             self._replica.fingerprint = moved[0]
-        if moved and ready:
-            ready = _with(ready, moved[0])
+        ready = self._release(moved[0] if moved else b"")
         return ready + event if self._asking.keep_total else ready
+
+    def _release(self, member: bytes = b"") -> bytes:
+        """Return what waits; `member` is put back into its event."""
+        held, behind = self._held, self._behind
+        self._held = self._behind = b""
+        return (_with(held, member) if held and member else held) + behind
 
     def _without_running(self, event: bytes) -> bytes:
         if self._engine == "sglang" and _SGLANG_WITHOUT_NULL not in event:
