@@ -18,13 +18,18 @@ _LF = 10
 
 
 class Events:
-    """Splits one stream. `pending` is an event whose end has not come; `overflowed`: it was too large."""
+    """Splits one stream. `pending` is an event whose end has not come; `overflowed`: it was too large.
 
-    __slots__ = ("overflowed", "pending")
+    An event is there with the CR that may end it. If the LF of that line end comes in a read of its own, then that LF
+    is given as an event.
+    """
+
+    __slots__ = ("_after_cr", "overflowed", "pending")
 
     def __init__(self) -> None:
         self.pending = bytearray()
         self.overflowed = False
+        self._after_cr = False
 
     @property
     def at_boundary(self) -> bool:
@@ -35,6 +40,9 @@ class Events:
         """Take in the next bytes and return the events that they complete."""
         if self.overflowed:
             return []
+        after_cr, self._after_cr = self._after_cr, False
+        if after_cr and data.startswith(b"\n"):
+            return [b"\n", *self.feed(data[1:])]
         if self.pending:
             unread = max(0, len(self.pending) + 1 - _LONGEST_BLANK_LINE)  # no blank line ends before
             self.pending += data
@@ -45,6 +53,7 @@ class Events:
             data = bytes(self.pending)
         events, rest = _split(data)
         self.pending = bytearray(rest)
+        self._after_cr = not rest and bool(events) and events[-1].endswith(b"\r")
         self.overflowed = len(rest) > MAX_EVENT_BYTES
         return events
 

@@ -83,6 +83,9 @@ class Unasked:
             if _NO_CHOICES.search(event) and _TELLS.search(event):
                 return self._total(event)
             event = self._without_running(event)
+        elif event == b"\n" and self._took_out:  # the rest of its last line end
+            return b""
+        self._took_out = False
         if self._held and not data_of(event):
             self._behind += event
             return b""
@@ -111,7 +114,8 @@ class Unasked:
         if moved and self._engine == "vllm":
             self._replica.fingerprint = moved[0]
         ready = self._release(moved[0] if moved else b"")
-        return ready + event if self._asking.keep_total else ready
+        self._took_out = not self._asking.keep_total
+        return ready if self._took_out else ready + event
 
     def _release(self, member: bytes = b"") -> bytes:
         """Return what waits; `member` is put back into its event."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.doors import CHAT, Door, OpenDoor
-from tests.engines import ScriptedEngine
+from tests.engines import ScriptedEngine, drip
 from tests.transcripts import DONE, LAST_CHUNK, chunked, event, head, usage_of
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -99,7 +99,7 @@ async def check(door: Door, pairs: Sequence[Pair], *, asked: bool, total: int) -
 
 @ASKED
 @pytest.mark.parametrize("name", FORMS)
-async def test_a_form_arrives_as_it_is_whole(
+async def test_a_form_arrives_as_it_is_whole_and_in_single_bytes(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str, *, asked: bool
 ) -> None:
     pairs = FORMS[name](STREAM)
@@ -107,3 +107,36 @@ async def test_a_form_arrives_as_it_is_whole(
     door = await open_door(scripted_engine.url)
     scripted_engine.answer(head() + chunked(stream) + LAST_CHUNK)
     await check(door, pairs, asked=asked, total=1)
+    scripted_engine.answer(drip(head() + chunked(stream) + LAST_CHUNK))
+    await check(door, pairs, asked=asked, total=2)
+    scripted_engine.answer(head() + b"".join([chunked(bytes([byte])) for byte in stream]) + LAST_CHUNK)
+    await check(door, pairs, asked=asked, total=3)
+
+
+@ASKED
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_a_cut_at_any_byte_changes_nothing(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str, *, asked: bool
+) -> None:
+    pairs = ENDINGS[name](STREAM)
+    stream = b"".join(one for one, _ in pairs)
+    door = await open_door(scripted_engine.url)
+    expected = b"".join([pair[0] if asked else pair[1] or b"" for pair in pairs])
+    for cut in range(1, len(stream)):
+        first, second = chunked(stream[:cut]), chunked(stream[cut:])
+        scripted_engine.answer(drip(head() + first, size=len(head() + first)), second + LAST_CHUNK)
+        assert (await door.post(CHAT, ALL if asked else ASK)).body == expected, stream[:cut]
+    samples = await door.idle()
+    assert samples.total("gateway_tokens_total", kind="completion", source="engine") == COMPLETION * (len(stream) - 1)
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_data_on_several_lines_is_one_event(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str
+) -> None:
+    line = ENDINGS[name]([(b"x\n\n", None)])[0][0].removeprefix(b"x")[:1].replace(b"\r", b"\r\n")
+    broken = rewritten(b',"', b"," + line + b'data: "')
+    pairs = ENDINGS[name](broken(STREAM))
+    door = await open_door(scripted_engine.url)
+    scripted_engine.answer(drip(head() + chunked(b"".join(one for one, _ in pairs)) + LAST_CHUNK))
+    await check(door, pairs, asked=True, total=1)
