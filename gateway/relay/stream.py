@@ -59,9 +59,14 @@ class Stream:
         if self._unasked is None:
             self.at_boundary = self._events.at_boundary
             return b""
-        shown = self._unasked.shown(fragment)
-        self.at_boundary = not shown.strip(b"\r\n")
-        return self._unasked.end() + shown
+        if self.ended and fragment.rstrip().endswith(_COMPLETE):
+            tail = self._unasked.event(fragment) + self._unasked.end()
+        else:
+            tail = self._unasked.end() + self._unasked.shown(fragment)
+        shown = Events()
+        shown.feed(tail)
+        self.at_boundary = shown.at_boundary
+        return tail
 
     @property
     def began(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.doors import CHAT, Door, OpenDoor
-from tests.engines import ScriptedEngine, drip
+from tests.engines import ScriptedEngine, close, drip
 from tests.transcripts import DONE, LAST_CHUNK, chunked, event, head, usage_of
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -140,3 +140,21 @@ async def test_data_on_several_lines_is_one_event(
     door = await open_door(scripted_engine.url)
     scripted_engine.answer(drip(head() + chunked(b"".join(one for one, _ in pairs)) + LAST_CHUNK))
     await check(door, pairs, asked=True, total=1)
+
+
+@ASKED
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+@pytest.mark.parametrize("missing", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_a_last_event_without_its_blank_line_counts(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str, missing: int, framing: str, *, asked: bool
+) -> None:
+    *pairs, (total, none) = ENDINGS[name](STREAM[:-1])
+    bare = total.rstrip(b"\r\n")
+    pairs = [*pairs, (bare + total[len(bare) : len(total) - missing], none)]
+    stream = b"".join(one for one, _ in pairs)
+    if framing == "close":
+        scripted_engine.answer(head(framing="close") + stream, close)
+    else:
+        scripted_engine.answer(head() + chunked(stream) + LAST_CHUNK)
+    await check(await open_door(scripted_engine.url), pairs, asked=asked, total=1)
