@@ -10,6 +10,8 @@ from gateway.relay.scanner import Scanner
 from gateway.relay.unasked import Unasked
 
 _DONE = b"data: [DONE]"
+# How an event ends that lacks nothing but its blank line: with its object, or with `[DONE]`.
+_COMPLETE = (b"}", b"]")
 _CLOSE = b"}\n\n"
 
 
@@ -115,6 +117,8 @@ class Stream:
         return event if self._unasked is None else self._unasked.event(event)
 
     def _event(self, event: bytes) -> bytes:
+        if self._alike is not None:
+            self._alike.forget()
         self._scanner.event(event)
         return event if self._unasked is None else self._unasked.event(event)
 

@@ -22,7 +22,6 @@ _OBJECT = rb"\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\}"
 _RUNNING = re.compile(rb', ?"usage": ?(?:' + _OBJECT + rb"|null)")
 _VALUE = re.compile(rb'(?<=,"usage":)' + _OBJECT)
 _MEMBER = b',"usage"'
-_RUNNING_BEGINS = b',"usage":{'
 _NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _TELLS = re.compile(rb'"usage": ?\{')
 _FINISHED = re.compile(rb'"finish_reason":"[^"]')
@@ -61,12 +60,12 @@ def asking(call: Call, engine: str, replica: Replica) -> Asking | None:
 class Unasked:
     """Takes what was asked on the client's behalf out of one stream, event by event.
 
-    An event with a finish reason waits for the next one, which tells what moved. With several choices vLLM's next
-    event is another choice's: then what moved is taken from the replica's last stream, as it names only its build.
-    `only_cuts`: of running events nothing but the running total is taken.
+    An event with a finish reason waits for the next one, which tells what moved; comments in between wait behind it.
+    With several choices vLLM's next event is another choice's: then what moved is taken from the replica's last stream,
+    as it names only its build. `only_cuts`: of running events nothing but the running total is taken.
     """
 
-    __slots__ = ("_asking", "_call", "_engine", "_held", "_moved", "_replica", "only_cuts")
+    __slots__ = ("_asking", "_behind", "_call", "_engine", "_held", "_moved", "_replica", "_took_out", "only_cuts")
 
     def __init__(self, asked: Asking, call: Call, engine: str, replica: Replica) -> None:
         self._asking = asked
@@ -74,7 +73,8 @@ class Unasked:
         self._engine = engine
         self._replica = replica
         self._moved = None if asked.keep_total else _MOVED.get(engine)
-        self._held = b""
+        self._held = self._behind = b""
+        self._took_out = False  # whether the last event was
         self.only_cuts = asked.running and engine != "sglang"  # else a null may have to stay
 
     def event(self, event: bytes) -> bytes:
