@@ -54,6 +54,7 @@ class Trail:
         record.stream = self.call is not None and self.call.stream
         record.usage = outcome.usage if outcome else None
         record.usage_missing = outcome.usage_missing if outcome else None
+        record.broken_by = outcome.broken_by if outcome else None
         record.replica = tried[-1].name if tried else None
         record.pool = model.pool.name if model else None
         record.attempts = len(tried)

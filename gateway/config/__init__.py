@@ -11,11 +11,12 @@ from gateway.config.limits import (
     TenantEntry,
 )
 from gateway.config.models import ModelEntry
-from gateway.config.pools import Health, PoolEntry, ReplicaEntry, Timeouts
+from gateway.config.pools import Health, PoolEntry, ReplicaEntry
 from gateway.config.requests import BLOCKED_FIELDS, Requests
 from gateway.config.root import Config
 from gateway.config.server import Listen
 from gateway.config.telemetry import Logging
+from gateway.config.timeouts import Timeouts, TimeoutsOverride
 
 __all__ = [
     "BLOCKED_FIELDS",
@@ -40,4 +41,5 @@ __all__ = [
     "RuleOverride",
     "TenantEntry",
     "Timeouts",
+    "TimeoutsOverride",
 ]

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.config.section import Count, Name, Positive, Section
+from gateway.config.timeouts import TimeoutsOverride
 
 
 class Pricing(Section):
@@ -21,6 +22,7 @@ class ModelEntry(Section):
     aliases: tuple[Name, ...] = ()
     served_name: Name | None = None
     default_output_tokens: Positive = 1024
+    timeouts: TimeoutsOverride = TimeoutsOverride()
     tool_choice: tuple[Literal["auto", "none", "required", "named"], ...] = ("auto", "none")
     content_parts: tuple[Name, ...] = ("text", "image_url")
     owned_by: Name = "gateway"

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
 
 from gateway.config.section import Duration, Name, Positive, Section
+from gateway.config.timeouts import Timeouts
 
 Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
 
@@ -20,18 +21,6 @@ class ReplicaEntry(Section):
     @classmethod
     def _from_url(cls, value: object) -> object:
         return {"url": value} if isinstance(value, str) else value
-
-
-class Timeouts(Section):
-    """How long an engine may take: to accept, to a stream's first event, between bytes, and to a whole answer.
-
-    An answer that is not streamed begins when it is finished, so `answer` bounds it and not `first_byte`.
-    """
-
-    connect: Annotated[Duration, Field(gt=0)] = 2.0
-    first_byte: Annotated[Duration, Field(gt=0)] = 120.0
-    idle: Annotated[Duration, Field(gt=0)] = 60.0
-    answer: Annotated[Duration, Field(gt=0)] = 600.0
 
 
 class Health(Section):

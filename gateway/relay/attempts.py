@@ -86,7 +86,7 @@ class Attempts:
                 message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.fields)
                 reading = self._reading(replica, asked)
                 with Exchange(
-                    self._upstream, replica, self._model.pool.timeouts, reading=reading, clock=self._clock
+                    self._upstream, replica, self._model.timeouts, reading=reading, clock=self._clock
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:

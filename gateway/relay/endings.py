@@ -4,9 +4,11 @@ from typing import Literal
 
 from gateway.errors import Draining, Refusal, UpstreamError, UpstreamTimeout
 
-# reset: the connection ended before the answer. garbage: what came is not HTTP. timeout: nothing came for too long.
-# draining: this gateway stops. unfinished: a clean end as HTTP, but not of a whole answer.
-Break = Literal["reset", "garbage", "timeout", "draining", "unfinished"]
+# Which of the model's `timeouts` has passed.
+Timeout = Literal["first_byte_timeout", "answer_timeout", "idle_timeout", "total_timeout"]
+# reset: the connection ended before the answer. garbage: what came is not HTTP. draining: this gateway stops.
+# unfinished: a clean end as HTTP, but not of a whole answer.
+Break = Timeout | Literal["reset", "garbage", "draining", "unfinished"]
 
 
 def error_event(reason: Break, *, at_boundary: bool) -> bytes:
@@ -20,7 +22,9 @@ def error_event(reason: Break, *, at_boundary: bool) -> bytes:
 
 def _refusal(reason: Break) -> Refusal:
     match reason:
-        case "timeout":
+        case "total_timeout":
+            return UpstreamTimeout("The answer took longer than it may here; it is incomplete. Ask for less.")
+        case "first_byte_timeout" | "answer_timeout" | "idle_timeout":
             return UpstreamTimeout("The model's server stopped sending; the answer is incomplete.")
         case "draining":
             return Draining("This gateway is restarting; the answer is incomplete. Send the call again.")

@@ -16,7 +16,7 @@ from gateway.clock import Clock
 from gateway.config import Timeouts
 from gateway.errors import BadRequest
 from gateway.relay.connection import Connection
-from gateway.relay.endings import Break, error_event
+from gateway.relay.endings import Break, Timeout, error_event
 from gateway.relay.failure import Failure, judge
 from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
@@ -89,7 +89,9 @@ class Exchange:
             connection = self._connection = await self._upstream.connect(
                 self._replica, timeout_s=self._timeouts.connect
             )
-        except (OSError, TimeoutError):
+        except TimeoutError:  # an OSError too
+            return Failure("connect_timeout")
+        except OSError:
             return Failure("connect")
         if not self._over():  # it may have been cut meanwhile
             await self._ask(connection, request)
@@ -125,16 +127,10 @@ class Exchange:
         self.broken(reason)
 
     def check_time(self, now: float) -> None:
-        """Cut the answer where its limit has passed: to its beginning, or between bytes, of which comments are some."""
-        if self._over():
-            return
-        if self._began():
-            limit_s, since = self._timeouts.idle, now if self._client_slow else self._last_byte_at
-        else:
-            whole = isinstance(self.reading, Whole)
-            limit_s, since = self._timeouts.answer if whole else self._timeouts.first_byte, self._asked_at
-        if now >= since + limit_s:
-            self.cut("timeout")
+        """Cut the answer where one of its limits has passed."""
+        passed = None if self._over() else self._passed(now)
+        if passed is not None:
+            self.cut(passed)
 
     # From the engine's connection.
 
@@ -241,6 +237,19 @@ class Exchange:
         client.flow = self
         if client.writing_paused:
             self.client_paused()
+
+    def _passed(self, now: float) -> Timeout | None:
+        """Return the limit that has passed, if one has: in all, between bytes (comments are some), to the beginning."""
+        timeouts = self._timeouts
+        asked_s = now - self._asked_at
+        if timeouts.total is not None and asked_s >= timeouts.total:
+            return "total_timeout"
+        if self._began():
+            silent_s = 0.0 if self._client_slow else now - self._last_byte_at
+            return "idle_timeout" if silent_s >= timeouts.idle else None
+        if isinstance(self.reading, Whole):
+            return "answer_timeout" if asked_s >= timeouts.answer else None
+        return "first_byte_timeout" if asked_s >= timeouts.first_byte else None
 
     def _began(self) -> bool:
         """Whether the answer has begun: a stream with its first event, comments do not count; another with any byte."""

@@ -6,7 +6,7 @@ replica and never reaches the client as such.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jiter
 
@@ -19,11 +19,11 @@ from gateway.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from gateway.relay.endings import Break
+from gateway.relay.endings import Break, Timeout
 
-# A break before the first event, no connection, or an answer that is not one: status (the engine's own error),
-# overloaded (it says that it is full), malformed (a 200 that is not what was asked for).
-Reason = Break | Literal["connect", "status", "overloaded", "malformed"]
+# A break before the first event, no connection (refused, or not in time), or an answer that is not one: status (the
+# engine's own error), overloaded (it says that it is full), malformed (a 200 that is not what was asked for).
+Reason = Break | Literal["connect", "connect_timeout", "status", "overloaded", "malformed"]
 
 # The engine says: this call is wrong, wherever it is sent.
 CALLERS_FAULT = frozenset({400, 413, 422})
@@ -45,6 +45,7 @@ _CONTEXT_WORDS = (
     "max_total_tokens",
 )
 _MAX_MESSAGE = 1000
+_TIMEOUTS = frozenset(get_args(Timeout))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def refusal_of(failures: Sequence[Failure]) -> Refusal:
         return Overloaded(
             "Every server of this model is at capacity; retry after the time in Retry-After.", retry_after_s=5
         )
-    if failures and failures[-1].reason == "timeout":
+    if failures and failures[-1].reason in _TIMEOUTS:
         return UpstreamTimeout("The model's servers did not begin to answer in time; retry, or ask for less.")
     return UpstreamError("The model's servers failed to answer this call; retrying may help.")
 

@@ -5,7 +5,7 @@ from gateway.calls.usage import Usage
 from gateway.relay.alike import Alike
 from gateway.relay.endings import Break
 from gateway.relay.events import Events, is_one_line_of_json
-from gateway.relay.outcome import Ending, Missing, Outcome
+from gateway.relay.outcome import BrokenBy, Ending, Missing, Outcome
 from gateway.relay.scanner import Scanner
 from gateway.relay.unasked import Unasked
 
@@ -86,14 +86,16 @@ class Stream:
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
         ending: Ending = "ok"
+        broken_by: BrokenBy | None = None
         if not self.whole or self._scanner.error is not None:
             ending = "client_gone" if client_gone else "broken"
+            broken_by = None if client_gone else self._reason()
         usage = self._scanner.usage
         if usage is not None:
-            return Outcome(ending, usage, None)
+            return Outcome(ending, usage, None, broken_by)
         # The prompt was read; of what was generated, the events that bear text are the lower bound.
         estimate = Usage(prompt=self._call.input_tokens, completion=self._scanner.content_events, source="estimated")
-        return Outcome(ending, estimate, self._missing(ending, client_gone=client_gone))
+        return Outcome(ending, estimate, self._missing(ending, client_gone=client_gone), broken_by)
 
     def _again(self, event: bytes, end: int) -> bytes:
         """Take in an event that differs from those before in its text and its running total only."""
@@ -121,6 +123,9 @@ class Stream:
             self._alike.forget()
         self._scanner.event(event)
         return event if self._unasked is None else self._unasked.event(event)
+
+    def _reason(self) -> BrokenBy:
+        return "engine_error" if self._scanner.error is not None else self.broken_by or "unfinished"
 
     def _missing(self, ending: Ending, *, client_gone: bool) -> Missing:
         if self._events.overflowed:

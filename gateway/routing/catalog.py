@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.config import ModelEntry
+from gateway.config import ModelEntry, Timeouts
 from gateway.errors import ModelNotFound
 from gateway.identity.principal import Principal
 from gateway.routing.pool import Pool
@@ -12,11 +12,12 @@ from gateway.routing.replica import Replica
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A configured model: its name, its entry in config.yaml and its pool."""
+    """A configured model: its name, its entry in config.yaml, its pool, and the timeouts that both make together."""
 
     name: str
     entry: ModelEntry
     pool: Pool
+    timeouts: Timeouts
 
     def name_at(self, replica: Replica) -> str:
         """What the engine on this replica calls the model."""
@@ -27,7 +28,7 @@ class Catalog:
     """All models of this gateway."""
 
     def __init__(self, entries: Mapping[str, ModelEntry], pools: Mapping[str, Pool]) -> None:
-        self._models = {name: Model(name, entry, pools[entry.pool]) for name, entry in entries.items()}
+        self._models = {name: _model(name, entry, pools[entry.pool]) for name, entry in entries.items()}
         self._by_name = dict(self._models)
         for model in self._models.values():
             self._by_name.update(dict.fromkeys(model.entry.aliases, model))
@@ -47,3 +48,7 @@ class Catalog:
     def permitted(self, principal: Principal) -> Iterable[Model]:
         """Return the models that this principal may use, in the order of config.yaml."""
         return [model for model in self._models.values() if principal.may_use(model.name)]
+
+
+def _model(name: str, entry: ModelEntry, pool: Pool) -> Model:
+    return Model(name, entry, pool, pool.timeouts.changed(entry.timeouts))

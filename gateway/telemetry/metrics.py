@@ -88,6 +88,11 @@ class Metrics:
         self._usage_missing = self._counter(
             "gateway_usage_missing_total", "Answers that ended without the engine's own usage.", ("model", "reason")
         )
+        self._broken = self._counter(
+            "gateway_answers_broken_total",
+            "Answers that were ended early once they had begun, by what ended them.",
+            ("model", "reason"),
+        )
 
     def _create_part_metrics(self) -> None:
         self._decisions: Counts = defaultdict(int)
@@ -148,6 +153,8 @@ class Metrics:
             self._observe_output_token(call, cell.model, first_byte_s=call.first_byte_s)
         if call.usage_missing is not None:
             self._usage_missing[cell.model, call.usage_missing] += 1
+        if call.broken_by is not None:
+            self._broken[cell.model, call.broken_by] += 1
 
     def call_started(self, model: str | None) -> None:
         """Count a call as under way; `call_ended` with the same model must follow."""

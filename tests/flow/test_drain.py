@@ -40,6 +40,7 @@ async def test_a_stream_past_the_drains_time_ends_visibly(open_door: OpenDoor, s
     assert body.startswith(b"".join(sent))
     error = json.loads(body.removeprefix(b"".join(sent)).removeprefix(b"data: "))["error"]
     assert error["code"] == "draining"
+    assert json.loads((await door.logged(1))[-1])["broken_by"] == "draining"
 
 
 async def test_a_call_that_has_no_answer_yet_is_refused_at_the_end(

@@ -34,28 +34,30 @@ def last_error(reply: Reply, *, after: bytes) -> dict[str, str]:
     return error
 
 
-async def broken(door: Door) -> float:
+async def broken(door: Door, reason: str) -> float:
     """Return how many completion tokens the broken call was charged."""
     samples = await door.idle()
+    assert samples.total("gateway_answers_broken_total") == 1
+    assert samples.total("gateway_answers_broken_total", reason=reason) == 1
     assert samples.total("gateway_requests_total", outcome="broken", status="200") == 1
     assert samples.total("gateway_streams_open") == 0
     return samples.total("gateway_tokens_total", kind="completion")
 
 
 @pytest.mark.parametrize(
-    ("last", "code"),
+    ("last", "code", "reason"),
     [
-        ((reset,), "upstream_error"),
-        ((close,), "upstream_error"),
-        ((b"zz\r\n",), "upstream_error"),
-        ((LAST_CHUNK,), "upstream_error"),
-        ((never,), "upstream_timeout"),
+        ((reset,), "upstream_error", "reset"),
+        ((close,), "upstream_error", "reset"),
+        ((b"zz\r\n",), "upstream_error", "garbage"),
+        ((LAST_CHUNK,), "upstream_error", "unfinished"),
+        ((never,), "upstream_timeout", "idle_timeout"),
     ],
     ids=["reset", "fin", "bad chunk", "clean end without a finish reason", "stall"],
 )
 @pytest.mark.parametrize("count", [1, 2, 4])
 async def test_a_broken_stream_ends_with_an_error_event(
-    open_door: OpenDoor, scripted_engine: ScriptedEngine, last: tuple[Step, ...], code: str, count: int
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, last: tuple[Step, ...], code: str, reason: str, count: int
 ) -> None:
     scripted_engine.answer(head(), *map(chunked, TOKENS[:count]), *last)
     door = await open_door(scripted_engine.url, pools={"main": {"timeouts": {"idle": "200ms"}}})
@@ -63,7 +65,7 @@ async def test_a_broken_stream_ends_with_an_error_event(
     error = last_error(reply, after=b"".join(TOKENS[:count]))
     assert error["code"] == code
     assert error["type"] == error["error_type"] == "upstream_error"
-    assert await broken(door) == count - 1
+    assert await broken(door, reason) == count - 1
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ async def test_the_engines_own_error_is_passed_on_and_booked_as_broken(
     scripted_engine.answer(sse(events))
     door = await open_door(scripted_engine.url)
     assert (await door.post(CHAT, ASK)).body == b"".join(events)
-    assert await broken(door) == 3
+    assert await broken(door, "engine_error") == 3
 
 
 @pytest.mark.parametrize("framing", ["chunked", "close"])

@@ -18,6 +18,7 @@ _STREAM: dict[str, Any] = {
     "stream": True,
     "usage": Usage(prompt=100, completion=11, cached=40, reasoning=5),
     "usage_missing": None,
+    "broken_by": None,
     "replica": "10.0.0.11:8000",
     "pool": "llama-8b",
     "attempts": 1,

@@ -30,7 +30,7 @@ def scraped() -> dict[str, Row]:
 
 
 def feed_everything(metrics: Metrics) -> None:
-    metrics.record(finished(usage_missing="not_reported"))
+    metrics.record(finished(usage_missing="not_reported", broken_by="reset"))
     metrics.call_started(MODEL)
     metrics.stream_opened(MODEL)
     metrics.limit_decided("key-requests", "admitted")
@@ -107,6 +107,7 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_replica_up": {"pool", "replica"},
         "gateway_replica_in_flight": {"pool", "replica"},
         "gateway_usage_missing_total": {"model", "reason"},
+        "gateway_answers_broken_total": {"model", "reason"},
         "gateway_auth_failures_total": {"reason"},
         "gateway_key_set_refreshes_total": {"issuer", "result"},
         "gateway_event_loop_lag_seconds": set(),

@@ -80,6 +80,13 @@ def test_the_documented_reasons_of_missing_usage_are_those_that_there_are() -> N
     assert first_words("streams", "Estimates")[1:] == words_of(outcome.Missing)
 
 
+def test_the_documented_reasons_of_early_ends_are_those_that_there_are() -> None:
+    # A whole answer is judged before anything of it is sent: what fails then is an attempt.
+    assert set(first_words("metrics", "What ended an answer early")) == set(words_of(outcome.BrokenBy)) - {
+        "answer_timeout"
+    }
+
+
 def test_the_documented_kinds_of_engine_are_those_that_there_are() -> None:
     assert first_words("streams", "How usage is known")[1:] == words_of(
         config.PoolEntry.model_fields["engine"].annotation

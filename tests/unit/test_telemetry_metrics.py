@@ -82,6 +82,11 @@ def test_an_answer_without_usage_is_counted_under_its_reason(metrics: Metrics) -
     assert value(metrics, "gateway_usage_missing_total", model=MODEL, reason="engine_died") == 1
 
 
+def test_an_answer_that_broke_is_counted_under_its_reason(metrics: Metrics) -> None:
+    metrics.record(finished(ending="broken", broken_by="idle_timeout"))
+    assert value(metrics, "gateway_answers_broken_total", model=MODEL, reason="idle_timeout") == 1
+
+
 def test_calls_and_streams_under_way_come_back_to_zero(metrics: Metrics) -> None:
     metrics.call_started(MODEL)
     metrics.stream_opened(MODEL)
