@@ -8,6 +8,7 @@
     ├── TooMany (429)         RateLimited  QuotaExceeded  RequestExceedsLimit
     ├── InternalError (500)
     ├── UpstreamFailed (502)  UpstreamError  UpstreamTimeout
+    ├── DeadlinePassed (502)
     └── Unavailable (503)     NoReplicaAvailable  Overloaded  Draining  LimitsUnavailable  IdentityUnavailable
 
 A refusal says what, where (`param`) and what to do. It never holds a token, an address of a replica, or a class name.
@@ -207,6 +208,12 @@ class UpstreamTimeout(UpstreamFailed):
     """The engine did not begin to answer in time."""
 
     code = "upstream_timeout"
+
+
+class DeadlinePassed(Refusal):
+    """The time that the client itself allowed is over: no fault of a replica, and another try cannot help."""
+
+    status, code, error_type = 502, "upstream_timeout", "upstream_error"
 
 
 class Unavailable(Refusal):

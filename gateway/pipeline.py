@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from gateway.admission.admission import Admission
 from gateway.calls.call import Call
@@ -12,10 +12,19 @@ from gateway.calls.media_type import check_media_type
 from gateway.calls.parse import parse
 from gateway.calls.usage import Usage
 from gateway.client.answer import Answer, Fields, lines
+from gateway.client.deadline import deadline_of
 from gateway.client.request import Request
 from gateway.clock import Clock
 from gateway.config import Requests
-from gateway.errors import CONTENT_TYPE, BadRequest, Draining, InternalError, Refusal, Unauthorized
+from gateway.errors import (
+    CONTENT_TYPE,
+    BadRequest,
+    DeadlinePassed,
+    Draining,
+    InternalError,
+    Refusal,
+    Unauthorized,
+)
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.principal import Principal
@@ -30,10 +39,12 @@ from gateway.trail import Trail
 
 _log = logging.getLogger(__name__)
 
-# What is charged where the engine refuses the call as invalid: the request, so that nobody hammers engines for free.
+# What is charged where the engine refuses the call as invalid, or the client gave it too little time: the request, so
+# that nobody hammers engines for free.
 _NO_TOKENS = Usage(prompt=0, completion=0)
 # How long calls that were cut at the drain's deadline may take to write their last event.
 _LAST_WORDS_S = 1.0
+_NO_DEADLINE = nullcontext()
 
 Path = Callable[[Request, Answer, Trail], Awaitable[None]]
 
@@ -73,25 +84,34 @@ class Pipeline:
         """Answer an inference request; every stage needs what the one before it returned."""
         if self.draining:
             raise Draining("This gateway is restarting; send the call again.")
-        principal = await self.authenticate(request, trail)
-        call = trail.call = await self._read_call(request, answer, trail)
-        model = trail.model = self._catalog.resolve(call.model, principal)
-        check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
-        permit = await self._admission.admit(
-            principal,
+        deadline = deadline_of(request, began_at=trail.began_at, clock=self._clock)
+        with deadline or _NO_DEADLINE:
+            principal = await self.authenticate(request, trail)
+            call = trail.call = await self._read_call(request, answer, trail)
+            model = trail.model = self._catalog.resolve(call.model, principal)
+            check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
+            permit = await self._admission.admit(
+                principal,
+                call,
+                model=model.name,
+                pool=model.pool.name,
+                default_output_tokens=model.entry.default_output_tokens,
+                call_id=trail.inference_id,
+            )
+        attempts = trail.attempts = Attempts(
+            self._upstream,
             call,
-            model=model.name,
-            pool=model.pool.name,
-            default_output_tokens=model.entry.default_output_tokens,
-            call_id=trail.inference_id,
+            model,
+            clock=self._clock,
+            observer=self._metrics,
+            deadline_at=deadline.at if deadline else None,
         )
-        attempts = trail.attempts = Attempts(self._upstream, call, model, clock=self._clock, observer=self._metrics)
         self._metrics.call_started(model.name)
         with permit:  # gives everything back unless it is settled
             try:
                 fields = identifying(trail) + permit.fields
                 await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
-            except BadRequest:
+            except (BadRequest, DeadlinePassed):
                 permit.settle(_NO_TOKENS)
                 raise
             except asyncio.CancelledError:

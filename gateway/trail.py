@@ -17,7 +17,7 @@ class Trail:
     """One call's facts. Times are monotonic seconds but for `started`."""
 
     __slots__ = (
-        "_began_at", "_clock", "attempts", "body_wait_s", "call", "client_gone", "endpoint", "inference_id", "model",
+        "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "endpoint", "inference_id", "model",
         "outcome", "principal", "refusal", "started", "status",
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ class Trail:
         self.client_gone = False
         self.status = CLIENT_CLOSED_REQUEST
         self._clock = clock
-        self._began_at = clock.monotonic()
+        self.began_at = clock.monotonic()
 
     def record(self) -> CallRecord:
         """Return everything that is known of the call, which has ended now."""
@@ -59,9 +59,9 @@ class Trail:
         record.pool = model.pool.name if model else None
         record.attempts = len(tried)
         record.started = self.started
-        record.duration_s = self._clock.monotonic() - self._began_at
-        record.overhead_s = None if asked_at is None else asked_at - self._began_at - self.body_wait_s
-        record.first_byte_s = None if first_byte_at is None else first_byte_at - self._began_at
+        record.duration_s = self._clock.monotonic() - self.began_at
+        record.overhead_s = None if asked_at is None else asked_at - self.began_at - self.body_wait_s
+        record.first_byte_s = None if first_byte_at is None else first_byte_at - self.began_at
         record.error_code = self.refusal.code if self.refusal else None
         return record
 

@@ -8,9 +8,10 @@ from typing import Protocol
 from gateway.calls.call import Call
 from gateway.calls.edits import ask_for_usage, rename_model
 from gateway.client.answer import Answer, Fields
+from gateway.client.deadline import TOO_LATE
 from gateway.client.request import Request
 from gateway.clock import Clock
-from gateway.errors import BadRequest, Draining, NoReplicaAvailable
+from gateway.errors import BadRequest, DeadlinePassed, Draining, NoReplicaAvailable
 from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, refusal_of
 from gateway.relay.outcome import Outcome
@@ -41,12 +42,13 @@ class Observer(Protocol):
 
 
 class Attempts:
-    """The attempts of one call. Times are the clock's monotonic seconds."""
+    """The attempts of one call. Times are the clock's monotonic seconds; after `deadline_at` none is begun."""
 
     __slots__ = (
         "_call",
         "_clock",
         "_cut",
+        "_deadline_at",
         "_exchange",
         "_model",
         "_observer",
@@ -56,7 +58,16 @@ class Attempts:
         "tried",
     )
 
-    def __init__(self, upstream: Upstream, call: Call, model: Model, *, clock: Clock, observer: Observer) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        call: Call,
+        model: Model,
+        *,
+        clock: Clock,
+        observer: Observer,
+        deadline_at: float | None = None,
+    ) -> None:
         self.tried: list[Replica] = []
         self.asked_at: float | None = None
         self.first_byte_at: float | None = None
@@ -65,6 +76,7 @@ class Attempts:
         self._model = model
         self._clock = clock
         self._observer = observer
+        self._deadline_at = deadline_at
         self._exchange: Exchange | None = None
         self._cut = False
 
@@ -74,6 +86,7 @@ class Attempts:
         Raises:
             BadRequest: an engine says that the call itself is wrong.
             NoReplicaAvailable, Overloaded, UpstreamError, UpstreamTimeout: no replica answered.
+            DeadlinePassed: the client's deadline did before one answered.
             Draining: the gateway stopped before one did.
         """
         failures: list[Failure] = []
@@ -86,7 +99,12 @@ class Attempts:
                 message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.fields)
                 reading = self._reading(replica, asked)
                 with Exchange(
-                    self._upstream, replica, self._model.timeouts, reading=reading, clock=self._clock
+                    self._upstream,
+                    replica,
+                    self._model.timeouts,
+                    reading=reading,
+                    clock=self._clock,
+                    deadline_at=self._deadline_at,
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:
@@ -128,6 +146,8 @@ class Attempts:
         pool = self._model.pool
         if self._cut:
             raise Draining("This gateway is restarting; send the call again.")
+        if self._deadline_at is not None and self._too_late(self._deadline_at, failures):
+            raise DeadlinePassed(TOO_LATE)
         if len(self.tried) >= pool.attempts:
             return None
         try:
@@ -136,6 +156,10 @@ class Attempts:
             if failures:
                 return None
             raise
+
+    def _too_late(self, deadline_at: float, failures: list[Failure]) -> bool:
+        ended_the_last = bool(failures) and failures[-1].reason == "client_deadline"  # the loop's time may lag behind
+        return ended_the_last or self._clock.monotonic() >= deadline_at
 
     def _asking(self, replica: Replica) -> Asking | None:
         pool = self._model.pool

@@ -2,13 +2,14 @@
 
 from typing import Literal
 
-from gateway.errors import Draining, Refusal, UpstreamError, UpstreamTimeout
+from gateway.client import deadline
+from gateway.errors import DeadlinePassed, Draining, Refusal, UpstreamError, UpstreamTimeout
 
 # Which of the model's `timeouts` has passed.
 Timeout = Literal["first_byte_timeout", "answer_timeout", "idle_timeout", "total_timeout"]
 # reset: the connection ended before the answer. garbage: what came is not HTTP. draining: this gateway stops.
-# unfinished: a clean end as HTTP, but not of a whole answer.
-Break = Timeout | Literal["reset", "garbage", "draining", "unfinished"]
+# unfinished: a clean end as HTTP, but not of a whole answer. client_deadline: the time that the client allows is over.
+Break = Timeout | Literal["reset", "garbage", "draining", "unfinished", "client_deadline"]
 
 
 def error_event(reason: Break, *, at_boundary: bool) -> bytes:
@@ -26,6 +27,8 @@ def _refusal(reason: Break) -> Refusal:
             return UpstreamTimeout("The answer took longer than it may here; it is incomplete. Ask for less.")
         case "first_byte_timeout" | "answer_timeout" | "idle_timeout":
             return UpstreamTimeout("The model's server stopped sending; the answer is incomplete.")
+        case "client_deadline":
+            return DeadlinePassed(f"The time that {deadline.NAME} allows is over; the answer is incomplete.")
         case "draining":
             return Draining("This gateway is restarting; the answer is incomplete. Send the call again.")
         case "reset" | "garbage" | "unfinished":

@@ -7,6 +7,7 @@ connection back, or closes it where the answer is not at its end: an engine stop
 """
 
 import asyncio
+import math
 from types import TracebackType
 from typing import Self
 
@@ -16,8 +17,8 @@ from gateway.clock import Clock
 from gateway.config import Timeouts
 from gateway.errors import BadRequest
 from gateway.relay.connection import Connection
-from gateway.relay.endings import Break, Timeout, error_event
-from gateway.relay.failure import Failure, judge
+from gateway.relay.endings import Break, error_event
+from gateway.relay.failure import Failure, Reason, judge
 from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
 from gateway.relay.whole import Whole
@@ -35,7 +36,8 @@ _OK = 200  # the seeds know no other success
 class Exchange:
     """A request to `replica` and its answer; a context manager that owns its connection.
 
-    `reading` takes in what the answer says; `first_byte_at` is in the clock's monotonic seconds.
+    `reading` takes in what the answer says. `first_byte_at`, and `deadline_at` at which the client gives up, are in the
+    clock's monotonic seconds.
     """
 
     first_byte_at: float | None = None
@@ -53,13 +55,21 @@ class Exchange:
     _stage: asyncio.Future[None] | None = None
 
     def __init__(
-        self, upstream: Upstream, replica: Replica, timeouts: Timeouts, *, reading: Stream | Whole, clock: Clock
+        self,
+        upstream: Upstream,
+        replica: Replica,
+        timeouts: Timeouts,
+        *,
+        reading: Stream | Whole,
+        clock: Clock,
+        deadline_at: float | None,
     ) -> None:
         self.reading = reading
         self._upstream = upstream
         self._replica = replica
         self._timeouts = timeouts
         self._clock = clock
+        self._deadline_at = deadline_at
         self._loop = upstream.loop
         self._held: list[bytes] = []
 
@@ -85,12 +95,11 @@ class Exchange:
             if self.reading.broken_by != "reset" or connection.answered:
                 return self._verdict()
             self.reading.broken_by = self._connection = None
+        limit_s, limit = self._limit_to_connect()
         try:
-            connection = self._connection = await self._upstream.connect(
-                self._replica, timeout_s=self._timeouts.connect
-            )
+            connection = self._connection = await self._upstream.connect(self._replica, timeout_s=limit_s)
         except TimeoutError:  # an OSError too
-            return Failure("connect_timeout")
+            return Failure(limit)
         except OSError:
             return Failure("connect")
         if not self._over():  # it may have been cut meanwhile
@@ -197,6 +206,11 @@ class Exchange:
             self._stage = self._loop.create_future()
             await self._stage
 
+    def _limit_to_connect(self) -> tuple[float, Reason]:
+        left_s = math.inf if self._deadline_at is None else self._deadline_at - self._clock.monotonic()
+        timeout_s = self._timeouts.connect
+        return (left_s, "client_deadline") if left_s < timeout_s else (timeout_s, "connect_timeout")
+
     def _verdict(self) -> Failure | BadRequest | None:
         reading = self.reading
         if reading.broken_by is not None and not reading.began:
@@ -238,10 +252,12 @@ class Exchange:
         if client.writing_paused:
             self.client_paused()
 
-    def _passed(self, now: float) -> Timeout | None:
+    def _passed(self, now: float) -> Break | None:
         """Return the limit that has passed, if one has: in all, between bytes (comments are some), to the beginning."""
         timeouts = self._timeouts
         asked_s = now - self._asked_at
+        if self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at:
+            return "client_deadline"
         if timeouts.total is not None and asked_s >= timeouts.total:
             return "total_timeout"
         if self._began():

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.backlog import nobody_accepts
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, never
 from tests.transcripts import chat, chat_role, chunked, head, transcript
@@ -172,11 +173,8 @@ async def _hang(_request: Any, connection: Any) -> None:
 
 
 async def test_before_an_engine_took_the_connection_nothing_is_charged(open_door: OpenDoor) -> None:
-    with socket.socket() as full, socket.socket() as queued:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        queued.connect(full.getsockname())  # fills the backlog: whoever connects next waits
-        door = await open_door(f"http://127.0.0.1:{full.getsockname()[1]}")
+    with nobody_accepts() as url:
+        door = await open_door(url)
         async with client_of(door) as client:
             await client.ask(door, STREAM)
             await door.until(lambda samples: samples.total("gateway_replica_in_flight") == 1)

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from tests.backlog import nobody_accepts
 from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply, Samples
 from tests.engines import Connection, ScriptedEngine, Step, never
 from tests.envelope import error_of
@@ -196,11 +196,7 @@ async def test_a_whole_answer_in_no_time_is_had_from_another_replica(
 
 
 async def test_a_replica_that_takes_no_connection_in_time_has_a_result_of_its_own(open_door: OpenDoor) -> None:
-    with socket.socket() as full, socket.socket() as queued:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        queued.connect(full.getsockname())  # fills the backlog: whoever connects next waits
-        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+    with nobody_accepts() as url:
         door = await open_door(url, pools={"main": {"timeouts": SHORT}})
         error_of(await post(door, STREAM), 502, "upstream_error", "upstream_error")
         assert results(await door.idle()) == {"connect_timeout": 1}

@@ -1,0 +1,15 @@
+"""A server that is there and accepts nobody: whoever connects waits."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def nobody_accepts() -> Iterator[str]:
+    """Give the URL of a listening socket whose backlog is full."""
+    with socket.socket() as full, socket.socket() as queued:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        queued.connect(full.getsockname())  # fills the backlog
+        yield f"http://127.0.0.1:{full.getsockname()[1]}"
