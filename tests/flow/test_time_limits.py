@@ -80,7 +80,7 @@ async def test_comments_are_no_beginning(open_door: OpenDoor, scripted_engine: S
     assert asyncio.get_running_loop().time() - started < 20 * PIECE_S
     await scripted_engine.requests[0].connection.gone(within_s=1)
     samples = await door.idle()
-    assert samples.total("gateway_upstream_attempts_total", result="timeout") == 1
+    assert samples.total("gateway_upstream_attempts_total", result="first_byte_timeout") == 1
     assert samples.total("gateway_tokens_total") == 0
     assert (await door.post(CHAT, STREAM)).status == 200
 
