@@ -11,6 +11,7 @@ The bytes come from `tests/transcripts.py`.
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -76,12 +77,11 @@ class Connection(asyncio.Protocol):
 
     async def send(self, data: bytes) -> None:
         """Send, and wait until the kernel took it all. Raises `ConnectionResetError` once the connection is gone."""
+        self._check_peer()
         self._written += len(data)
         self._transport.write(data)
         await self._writable.wait()
-        # A transport that failed is closing before `closed` can be set: a flood must not go on without a pause.
-        if self.closed.is_set() or self._transport.is_closing():
-            raise ConnectionResetError("the peer left")
+        self._check_peer()
 
     def close(self) -> None:
         """End with a FIN."""
@@ -117,7 +117,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
-        transport.set_write_buffer_limits(high=0)
+        # At 0 uvloop's TLS never tells that it took everything.
+        transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._engine._connected(self, self._serve())
 
@@ -136,6 +137,11 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+
+    def _check_peer(self) -> None:
+        # A transport that failed is closing before `closed` can be set: a flood must not go on without a pause.
+        if self.closed.is_set() or self._transport.is_closing():
+            raise ConnectionResetError("the peer left")
 
     def _gone(self) -> None:
         if self.closed_at is None:
@@ -213,16 +219,13 @@ class ScriptedEngine:
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    async def start(self, port: int = 0) -> None:
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self, len(self.connections)), host="127.0.0.1", port=port
+            lambda: Connection(self, len(self.connections)), host="127.0.0.1", port=port, ssl=tls
         )
         self.port: int = self._server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
 
     async def close(self) -> None:
         """Refuse new connections, cut the open ones, and raise what went wrong in a script."""
@@ -330,6 +333,7 @@ def flood(data: bytes) -> Step:
     async def step(connection: Connection) -> None:
         while True:
             await connection.send(data)
+            await asyncio.sleep(0)  # TLS takes it all without a pause, and tells of its end in the next turn
 
     return step
 

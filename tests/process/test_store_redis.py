@@ -1,18 +1,11 @@
 """The shared store on a real server: keys, their lives and slots, scripts, processes, URLs."""
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from redis.crc import key_slot
 
 from gateway import config
@@ -26,6 +19,7 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import RateLimited
 from gateway.identity.principal import Principal
+from tests.certificates import certified
 from tests.limiting import NOON_US, SECOND, Remembering, SetClock, limit, reservation
 from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, free_port, running_server, shared_store_server, store_server  # noqa: F401 fixtures
@@ -250,23 +244,3 @@ async def test_rediss_speaks_tls_to_whom_the_certificate_names(store_server: Sto
         url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={authority}&ssl_check_hostname=true"
         async with connected(url) as store:
             assert (await store.reserve(reservation("call", (limit("day", 1), 1)))).admitted
-
-
-def certified(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Return a server's TLS context for 127.0.0.1, and the file of the certificate to trust."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "store")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem, key_pem = directory / "store.pem", directory / "store.key"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_pem.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem, key_pem)
-    return context, pem
