@@ -126,7 +126,12 @@ class ClientConnection(asyncio.Protocol):
             self._task.cancel()
 
     def eof_received(self) -> bool:
-        """Close with the client: who is done with sending is taken for gone, as clients that leave do just this."""
+        """Close with the client: who is done with sending is taken for gone, as clients that leave do just this.
+
+        Left to itself the transport would first send all that it holds, and wait for a client that does not read.
+        """
+        if self.flow is not None:
+            self.abort()
         return False
 
     def data_received(self, data: bytes) -> None:

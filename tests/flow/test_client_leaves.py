@@ -17,7 +17,7 @@ import pytest
 from tests.backlog import nobody_accepts
 from tests.certificates import certified
 from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
-from tests.engines import Connection, ScriptedEngine, Step, never, reset
+from tests.engines import Connection, ScriptedEngine, Step, flood, never, reset
 from tests.leaving import How, client_of
 from tests.transcripts import DONE, answer, chat, chunked, head, http, usage_event, usage_of
 
@@ -32,13 +32,15 @@ WAYS = pytest.mark.parametrize("how", ["fin", "reset", "half-close"])
 class Point:
     """Where a call stands when its client leaves: what the engine sent, and what of it the client has read.
 
-    `generated` is the least that is charged for it. Without `shows` the client has nothing yet.
+    `generated` is the least that is charged for it. Without `shows` the client has nothing yet. `floods`: more comes
+    than the client reads, and the engine waits.
     """
 
     sends: tuple[Step, ...]
     stream: bool = True
     shows: bytes = b""
     generated: int = 0
+    floods: bool = False
 
 
 def token(number: int) -> bytes:
@@ -65,6 +67,7 @@ POINTS = {
     "in a silence": Point((head(), chunked(token(1)), chunked(token(2))), shows=b'" 2"', generated=2),
     "within an event": Point((head(), chunked(token(1)), chunked(token(2)[:30])), shows=b'" 1"', generated=1),
     "amid events": Point((head(), steadily), shows=b'" 3"', generated=3),
+    "while it cannot keep up": Point((head(), flood(chunked(token(1)))), shows=b'" 1"', generated=1, floods=True),
     "before the last event": Point(
         (head(), chunked(token(1)), chunked(chat("", finish_reason="stop", usage=usage_of((3, 2))))),
         shows=b'" 1"',
