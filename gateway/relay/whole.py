@@ -69,5 +69,6 @@ def _text_bytes(choice: object) -> int:
     if not isinstance(choice, dict):
         return 0
     message = choice.get("message")
-    parts = [choice.get("text"), *(message.values() if isinstance(message, dict) else ())]
+    said = message.items() if isinstance(message, dict) else ()
+    parts = [choice.get("text"), *(value for name, value in said if name != "role")]
     return sum(len(part.encode("utf-8", "replace") if isinstance(part, str) else repr(part)) for part in parts if part)
