@@ -28,9 +28,9 @@ class Client:
         self._writer.write(fields.encode() + data[: len(data) - withhold])
         await self._writer.drain()
 
-    async def reads(self, until: bytes) -> None:
-        """Read until these bytes came."""
-        await asyncio.wait_for(self._reader.readuntil(until), DEADLINE_S)
+    async def reads(self, until: bytes) -> bytes:
+        """Return what came until these bytes did."""
+        return await asyncio.wait_for(self._reader.readuntil(until), DEADLINE_S)
 
     def leave(self, how: How) -> None:
         if how == "half-close":
