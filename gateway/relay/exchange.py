@@ -18,13 +18,14 @@ from gateway.config import Timeouts
 from gateway.errors import BadRequest
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
-from gateway.relay.failure import Failure, Reason, judge
+from gateway.relay.failure import CALLERS_FAULT, Failure, Reason, judge
 from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
 from gateway.relay.whole import Whole
 from gateway.routing.replica import Replica
 
-# What is held of a stream that has no event yet (comments, a very long first event) before it is relayed regardless.
+# What is held of a stream that has no event yet (comments, a very long first event) before it is relayed regardless,
+# and of an engine's error.
 MAX_HELD_BYTES = 64 * 1024
 # What an answer that is not streamed may hold: far more than any context with all its logprobs, far less than memory.
 MAX_WHOLE_BYTES = 256 * 2**20
@@ -151,6 +152,8 @@ class Exchange:
         streams = self._content_type.lower().startswith("text/event-stream")
         if streams and status == _OK and isinstance(self.reading, Stream):
             self._stream = self.reading
+        elif status != _OK and status not in CALLERS_FAULT:
+            self._finish_stage()  # what its body says of the replica nobody is told
 
     def body(self, data: bytes) -> None:
         """Relay the next bytes, or hold them while the answer cannot be judged yet."""
@@ -159,6 +162,8 @@ class Exchange:
             self._answer.send(self._stream.feed(data))
         elif self._stream is None:
             self._hold(data)
+            if self._status != _OK and self._held_bytes > MAX_HELD_BYTES:
+                self._finish_stage()
         else:
             self._hold(self._stream.feed(data))
             if self._stream.began or self._held_bytes > MAX_HELD_BYTES:

@@ -119,6 +119,7 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
     [
         ("errors", f"over {strict_json.MAX_CONTAINERS:,} lists"),
         ("streams", f"At {exchange.MAX_HELD_BYTES // 2**10} KiB without an event"),
+        ("errors", f"no more than {exchange.MAX_HELD_BYTES // 2**10} KiB is read"),
         ("streams", f"an event over {events.MAX_EVENT_BYTES // 2**20} MiB"),
         ("streams", f"{events.MAX_EVENT_BYTES // 2**20} MiB are kept"),
         ("limits", f"and {parse.TOKENS_PER_MEDIA} for each picture"),
