@@ -45,6 +45,7 @@ class Door:
     admin_url: str
     signing: Any
     lines: list[str]
+    writer: LineWriter
     session: aiohttp.ClientSession
     gateway: Gateway
 
@@ -92,6 +93,7 @@ class Door:
         """Wait until that many calls left a line in the access log; return all lines."""
         async with asyncio.timeout(DEADLINE_S):
             while sum('"inference_id"' in line for line in self.lines) < calls:
+                self.writer.flush()
                 await asyncio.sleep(0.01)
         return self.lines
 
@@ -154,9 +156,8 @@ async def open_door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
             writers.append(writer)
             door = Gateway(file.parse(text), writer)
             port, admin_port = await door.start()
-            doors.append(
-                Door(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", signing, lines, session, door)
-            )
+            url, admin_url = (f"http://127.0.0.1:{number}" for number in (port, admin_port))
+            doors.append(Door(url, admin_url, signing, lines, writer, session, door))
             return doors[-1]
 
         yield open_one
