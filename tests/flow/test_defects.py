@@ -2,40 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from gateway.client.answer import Answer
-from gateway.client.clients import Clients
 from gateway.client.request import Request
-from gateway.pipeline import Path
 from gateway.trail import Trail
-from tests.doors import DEADLINE_S, Door, OpenDoor
+from tests.doors import OpenDoor, listening
 from tests.engines import ScriptedEngine
 from tests.envelope import SERVER_ERROR, error_of
 from tests.raw_client import raw_client
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
-
-
-@asynccontextmanager
-async def listening(door: Door, path: Path) -> AsyncIterator[int]:
-    """Serve every request by `path` on the pipeline of `door`; give the port."""
-    pipeline = door.gateway._pipeline
-    clients = Clients(
-        lambda request: pipeline.serve(request, "other", path),
-        pipeline.malformed,
-        head_timeout_s=DEADLINE_S,
-        max_field=1000,
-    )
-    server = await asyncio.get_running_loop().create_server(clients, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        clients.abort()
 
 
 async def test_a_defect_is_a_500_without_details(

@@ -1,5 +1,6 @@
 """The house keeps its rules: short files, a README that names every part, commands and links that lead somewhere."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -96,6 +97,16 @@ def test_the_readme_shows_the_figures_of_the_last_run() -> None:
     shown = re.search(r"## Figures\n.*?(^\|.*?)\n\n", README, re.MULTILINE | re.DOTALL)
     assert shown
     assert shown[1] in measured
+
+
+def test_locks_name_hashes_and_no_hosts() -> None:
+    for lock in ROOT.glob("requirements*.lock"):
+        text = lock.read_text(encoding="utf-8")
+        assert "://" not in text
+        assert all("--hash=sha256:" in package for package in re.split(r"\n(?=\w)", text))
+    (lock,) = (ROOT / "tests" / "conformance" / "sdks").glob("package-lock.json")
+    _, *packages = json.loads(lock.read_text(encoding="utf-8"))["packages"].values()
+    assert all(package["integrity"].startswith("sha512-") and "resolved" not in package for package in packages)
 
 
 def test_the_licence_is_the_one_that_the_package_declares() -> None:
