@@ -86,7 +86,6 @@ class Scanner:
         return running
 
     def _decode(self, data: bytes) -> None:
-        self._latest = None
         try:
             event = jiter.from_json(data.removeprefix(b"data: "))
         except ValueError:
@@ -96,7 +95,8 @@ class Scanner:
         error = event.get("error")
         if error:
             self.error = error if isinstance(error, dict) else {"message": str(error)}
-        self._tally.note(event)
+        if self._tally.note(event):
+            self._latest = None  # what came before it is out of date
         choices = event.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("finish_reason"):

@@ -29,18 +29,19 @@ class Tally:
         self._summed = summed
         self._choices_per_prompt = max(1, choices // max(1, prompts))
 
-    def note(self, event: Mapping[str, Any]) -> None:
-        """Take in one decoded event, or a whole answer."""
+    def note(self, event: Mapping[str, Any]) -> bool:
+        """Take in one decoded event, or a whole answer; whether it tells a usage."""
         usage = read(event.get("usage"))
         if usage is None:
-            return
+            return False
         choices = event.get("choices")
         if not isinstance(choices, list) or not choices or "message" in (_dict(choices[0])):
             self._total = _add(self._total, usage) if self._summed and self._total else usage
-            return
+            return True
         for choice in choices:
             index = _dict(choice).get("index")
             self._by_choice[index if isinstance(index, int) else 0] = usage
+        return True
 
     def usage(self) -> Usage | None:
         """Return the whole answer's usage as far as the engine told it, None if it never did."""

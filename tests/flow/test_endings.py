@@ -130,6 +130,21 @@ async def test_a_broken_stream_is_charged_what_the_engine_last_said(
     assert samples.total("gateway_tokens_total", kind="prompt", source="engine") == 7
 
 
+@pytest.mark.parametrize("last", [[error_event(), DONE], [chat("", finish_reason="stop"), DONE]], ids=["error", "end"])
+async def test_a_running_total_holds_though_the_last_events_tell_none(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, last: list[bytes]
+) -> None:
+    events = transcript(" a", " b", " c", usage=(7, 3), continuous=True)[:3]
+    scripted_engine.answer(sse([*events, *last]))
+    door = await open_door(scripted_engine.url)
+    reply = await door.post(CHAT, ASK)
+    assert reply.body == b"".join([*transcript(" a", " b", " c")[:3], *last])
+    samples = await door.idle()
+    assert samples.total("gateway_tokens_total", kind="completion", source="engine") == 2
+    assert samples.total("gateway_tokens_total", kind="prompt", source="engine") == 7
+    assert samples.total("gateway_usage_missing_total") == 0
+
+
 async def test_a_stream_without_usage_is_estimated_and_says_so(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
