@@ -126,6 +126,13 @@ async def test_a_stream_without_an_event_fails_at_the_first_byte_limit(
     assert results(await door.idle()) == {"first_byte_timeout": 1}
 
 
+async def test_comments_keep_a_stream_that_has_begun(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    first, *others = transcript(" a", " b")
+    scripted_engine.answer(head(), chunked(first), *steadily(*[PING] * 8), *map(chunked, others), LAST_CHUNK)
+    door = await door_with(open_door, scripted_engine)
+    assert (await post(door, STREAM)).body == first + b": ping\n\n" * 8 + b"".join(others)
+
+
 async def test_an_engine_that_has_begun_and_only_comments_is_cut_at_the_total_limit(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
@@ -149,13 +156,23 @@ async def test_a_stream_that_goes_on_and_on_is_cut_at_the_total_limit(
     assert samples.total("gateway_tokens_total", kind="completion", source="estimated") == sent
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+EVENTS = [*map(chunked, transcript(" a")), LAST_CHUNK]
+
+
+@pytest.mark.parametrize(
+    ("stream", "steps"),
+    [
+        (False, [pause(0.6), http(WHOLE)]),
+        (True, [pause(0.6), head(), *EVENTS]),
+        (True, [head(), pause(0.6), *EVENTS]),
+    ],
+    ids=["whole", "a stream", "a stream with its head"],
+)
 async def test_an_engine_that_queues_a_call_for_longer_than_the_idle_limit_is_waited_for(
-    open_door: OpenDoor, scripted_engine: ScriptedEngine, *, stream: bool
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, steps: list[Step], *, stream: bool
 ) -> None:
-    good = [head(), *map(chunked, transcript(" a")), LAST_CHUNK] if stream else [http(WHOLE)]
-    scripted_engine.answer(pause(0.6), *good)
-    door = await door_with(open_door, scripted_engine, first_byte="5s" if stream else "300ms", answer="5s")
+    scripted_engine.answer(*steps)
+    door = await door_with(open_door, scripted_engine, **{"first_byte" if stream else "answer": "5s"})
     assert (await post(door, ASK | {"stream": stream})).status == 200
     assert results(await door.idle()) == {"answered": 1}
 
