@@ -30,6 +30,7 @@ from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
 from gateway.relay.attempts import Attempts
+from gateway.relay.endings import refusal_event
 from gateway.relay.upstream import Upstream
 from gateway.routing.catalog import Catalog
 from gateway.telemetry.access_log import AccessLog
@@ -201,7 +202,12 @@ class Pipeline:
         """Answer with an error; where an answer is under way already, cut it instead of writing a second head."""
         trail.refusal = refusal
         if answer.sent_status:
-            answer.abort()
+            if trail.attempts is not None and trail.attempts.only_comments:
+                answer.send(refusal_event(refusal))
+                answer.finish()
+            else:
+                trail.cut = True
+                answer.abort()
             return
         if self.draining:
             answer.close_after()

@@ -14,11 +14,11 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class Trail:
-    """One call's facts. Times are monotonic seconds but for `started`."""
+    """One call's facts. Times are monotonic seconds but for `started`. `cut`: its refusal came amid an answer."""
 
     __slots__ = (
-        "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "endpoint", "inference_id", "model",
-        "outcome", "principal", "refusal", "started", "status",
+        "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "cut", "endpoint", "inference_id",
+        "model", "outcome", "principal", "refusal", "started", "status",
     )  # fmt: skip
 
     def __init__(self, inference_id: str, endpoint: Endpoint, clock: Clock) -> None:
@@ -33,6 +33,7 @@ class Trail:
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
         self.client_gone = False
+        self.cut = False
         self.status = CLIENT_CLOSED_REQUEST
         self._clock = clock
         self.began_at = clock.monotonic()
@@ -67,8 +68,8 @@ class Trail:
 
     def _ending(self) -> Ending:
         if self.refusal is not None:
-            if self.status != self.refusal.status:
-                return "broken"  # it came while an answer was under way, and cut it
+            if self.cut:
+                return "broken"
             engines_fault = isinstance(self.refusal, UpstreamFailed | NoReplicaAvailable | Overloaded)
             return "upstream_failed" if engines_fault else "refused"
         if self.outcome is not None:

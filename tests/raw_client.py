@@ -44,6 +44,11 @@ class RawClient:
             body = b"" if bodiless else await self._body(headers)
             return Reply(int(line.split(" ")[1]), headers, body)
 
+    async def until(self, mark: bytes) -> bytes:
+        """Read up to and including what is looked for."""
+        async with asyncio.timeout(DEADLINE_S):
+            return await self._reader.readuntil(mark)
+
     async def rest(self) -> bytes:
         """Wait until the gateway closes the connection, and return what came before."""
         async with asyncio.timeout(DEADLINE_S):

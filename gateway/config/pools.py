@@ -41,6 +41,7 @@ class PoolEntry(Section):
     balance: Literal["least_requests"] = "least_requests"
     attempts: Annotated[Positive, Field(le=10)] = 3
     timeouts: Timeouts = Timeouts()
+    keep_alive_comments: Annotated[Duration, Field(ge=0.1)] | None = None
     health: Health = Health()
 
     @field_validator("replicas")

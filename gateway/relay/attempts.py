@@ -1,6 +1,7 @@
 """All attempts of one call: replicas are tried until one begins to answer, and that answer is relayed.
 
-Nothing is sent to the client before an answer begins, and after that nothing is tried again.
+Nothing is sent to the client before an answer begins, but comments where the pool asks for them; after that nothing is
+tried again.
 """
 
 from typing import Protocol
@@ -14,6 +15,7 @@ from gateway.clock import Clock
 from gateway.errors import BadRequest, DeadlinePassed, Draining, NoReplicaAvailable
 from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, refusal_of
+from gateway.relay.keep_alive import KeepAlive
 from gateway.relay.outcome import Outcome
 from gateway.relay.request import build
 from gateway.relay.stream import Stream
@@ -50,6 +52,7 @@ class Attempts:
         "_cut",
         "_deadline_at",
         "_exchange",
+        "_keep_alive",
         "_model",
         "_observer",
         "_upstream",
@@ -78,6 +81,7 @@ class Attempts:
         self._observer = observer
         self._deadline_at = deadline_at
         self._exchange: Exchange | None = None
+        self._keep_alive: KeepAlive | None = None
         self._cut = False
 
     async def run(self, request: Request, answer: Answer, *, inference_id: str, fields: Fields) -> None:
@@ -89,6 +93,10 @@ class Attempts:
             DeadlinePassed: the client's deadline did before one answered.
             Draining: the gateway stopped before one did.
         """
+        if self._call.stream and self._model.pool.keep_alive_comments is not None:
+            self._keep_alive = KeepAlive(
+                answer, fields, every_s=self._model.pool.keep_alive_comments, now=self._upstream.loop.time()
+            )
         failures: list[Failure] = []
         asks = True
         while loan := self._lend(failures):
@@ -105,6 +113,7 @@ class Attempts:
                     reading=reading,
                     clock=self._clock,
                     deadline_at=self._deadline_at,
+                    keep_alive=self._keep_alive,
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:
@@ -135,6 +144,11 @@ class Attempts:
         self._cut = True
         if self._exchange is not None:
             self._exchange.cut("draining")
+
+    @property
+    def only_comments(self) -> bool:
+        """Of an answer that is under way: whether nothing but comments was sent yet; then it can end in a refusal."""
+        return self._keep_alive is not None and self.first_byte_at is None
 
     def outcome(self, *, client_gone: bool) -> Outcome | None:
         """Return how the call ended at its engine; None if no engine can have generated anything."""

@@ -18,7 +18,12 @@ def error_event(reason: Break, *, at_boundary: bool) -> bytes:
     OpenAI's SDKs take a clean end without `[DONE]` for a whole answer, and glue an event to an unfinished one: so the
     fragment is closed first, with a line end and a blank line, and the error stands in an event of its own.
     """
-    return (b"" if at_boundary else b"\n\n") + b"data: " + _refusal(reason).body() + b"\n\n"
+    return (b"" if at_boundary else b"\n\n") + refusal_event(_refusal(reason))
+
+
+def refusal_event(refusal: Refusal) -> bytes:
+    """Return an event that tells a refusal, for a stream whose head is out."""
+    return b"data: " + refusal.body() + b"\n\n"
 
 
 def _refusal(reason: Break) -> Refusal:

@@ -19,6 +19,7 @@ from gateway.errors import BadRequest
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
 from gateway.relay.failure import CALLERS_FAULT, Failure, Reason, judge
+from gateway.relay.keep_alive import STREAM_FIELDS, KeepAlive
 from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
 from gateway.relay.whole import Whole
@@ -30,7 +31,6 @@ MAX_HELD_BYTES = 64 * 1024
 # What an answer that is not streamed may hold: far more than any context with all its logprobs, far less than memory.
 MAX_WHOLE_BYTES = 256 * 2**20
 
-_STREAM_FIELDS: Fields = "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 _OK = 200  # the seeds know no other success
 
 
@@ -64,6 +64,7 @@ class Exchange:
         reading: Stream | Whole,
         clock: Clock,
         deadline_at: float | None,
+        keep_alive: KeepAlive | None,
     ) -> None:
         self.reading = reading
         self._upstream = upstream
@@ -71,6 +72,7 @@ class Exchange:
         self._timeouts = timeouts
         self._clock = clock
         self._deadline_at = deadline_at
+        self._keep_alive = keep_alive
         self._loop = upstream.loop
         self._held: list[bytes] = []
 
@@ -119,7 +121,8 @@ class Exchange:
     async def relay(self, answer: Answer, fields: Fields) -> None:
         """Send a stream to the client, to its last byte."""
         assert self._stream is not None
-        answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{_STREAM_FIELDS}{fields}")
+        if not answer.sent_status:
+            answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{STREAM_FIELDS}{fields}")
         answer.send(self._held_body())
         if not self._over():
             self._answer = answer
@@ -137,10 +140,17 @@ class Exchange:
         self.broken(reason)
 
     def check_time(self, now: float) -> None:
-        """Cut the answer where one of its limits has passed."""
-        passed = None if self._over() else self._passed(now)
+        """Cut the answer where one of its limits has passed; else it may be time for a comment."""
+        if self._over():
+            return
+        passed = self._passed(now)
         if passed is not None:
             self.cut(passed)
+        elif self._keep_alive is not None:
+            if self._answer is None:  # nothing of this answer is sent yet
+                self._keep_alive.comment(now)
+            elif self._stream is not None and self._stream.between_events:
+                self._keep_alive.comment(now, quiet_since=self._last_byte_at)
 
     # From the engine's connection.
 

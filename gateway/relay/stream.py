@@ -76,6 +76,11 @@ class Stream:
         return self._scanner.events > self._scanner.done
 
     @property
+    def between_events(self) -> bool:
+        """Whether what the client has ends with an event, and is not all yet: a comment may stand behind it."""
+        return not self.whole and (self._unasked is not None or self._events.at_boundary)
+
+    @property
     def whole(self) -> bool:
         """Whether the client needs no further sign: the answer is complete, or the engine said that it is not."""
         scanner = self._scanner

@@ -33,6 +33,7 @@ class Pool:
         self.engine = entry.engine
         self.attempts = entry.attempts
         self.timeouts = entry.timeouts
+        self.keep_alive_comments = entry.keep_alive_comments
         self.health = entry.health
         self.replicas = tuple(Replica(replica, entry) for replica in entry.replicas)
         self.tells_usage = True  # until an engine refuses to be asked for it

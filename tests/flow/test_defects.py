@@ -7,11 +7,13 @@ import pytest
 
 from gateway.client.answer import Answer
 from gateway.client.request import Request
+from gateway.relay.keep_alive import COMMENT
 from gateway.trail import Trail
 from tests.doors import OpenDoor, listening
 from tests.engines import ScriptedEngine
 from tests.envelope import SERVER_ERROR, error_of
 from tests.raw_client import raw_client
+from tests.transcripts import sse, transcript
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -51,6 +53,29 @@ async def test_a_defect_in_the_middle_of_an_answer_cuts_it(
     assert not received.endswith(b"0\r\n\r\n")
     assert "canary" in caplog.text
     assert (await door.metrics()).total("gateway_requests_total", status="200", outcome="broken") == 1
+
+
+async def test_a_defect_behind_comments_and_an_answer_cuts_it_too(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    commented = asyncio.Event()
+    scripted_engine.answer(commented, sse(transcript(" a", kind="completions")))
+    door = await open_door(scripted_engine.url, pools={"main": {"keep_alive_comments": "100ms"}})
+
+    async def defective(request: Request, answer: Answer, trail: Trail) -> None:
+        await door.gateway._pipeline.infer(request, answer, trail)
+        raise RuntimeError("canary")
+
+    body = b'{"model": "tiny", "prompt": "Hi", "stream": true}'
+    fields = f"Authorization: Bearer {door.token()}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    async with listening(door, defective) as port, raw_client(port) as client:
+        await client.send(b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\n\r\n%b" % (fields.encode(), body))
+        received = await client.until(COMMENT)
+        commented.set()
+        received += await client.rest()
+    assert b'" a"' in received
+    assert b"internal_error" not in received
+    assert "canary" in caplog.text
 
 
 def named(record: logging.LogRecord) -> str | None:

@@ -83,6 +83,7 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ("models.n", {"pool": "p", "aliases": ["m"]}, "models.n.aliases: 'm' already means 'm'"),
         ("models.m.timeouts", {"firstbyte": "1s"}, "models.m.timeouts.firstbyte: is not a key of this section"),
         ("pools.p.timeouts", {"total": "0s"}, "pools.p.timeouts.total: "),
+        ("pools.p.keep_alive_comments", "50ms", "pools.p.keep_alive_comments: "),
         ("pools.p.replicas", [], "pools.p.replicas: "),
         ("pools.p.replicas", ["http://a", "http://a"], "pools.p.replicas: the same URL stands here twice"),
         ("pools.p.api_key", "${NOPE}", "pools.p.api_key: ${NOPE} is not set in the environment"),
