@@ -1,51 +1,87 @@
 """`python -m bench`: measures the gateway side by side with plain proxies, and prints the table."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 import uvloop
 
-from bench import report
-from bench.proxies import REFERENCE, known
+from bench import report, streams
+from bench.processes import CannotOpen, open_files
+from bench.proxies import REFERENCE, Proxy, known
 from bench.rounds import Figures, Rounds
-from bench.stand import DidNotStart, stand
+from bench.stand import DidNotStart, Stand, stand
 
 _PROXIES = {proxy.name: proxy for proxy in known()}
 
 
 @click.command()
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Medians are taken over them.")
+@click.option("--rounds", type=click.IntRange(1), help="Medians are taken over them.  [default: 5; of streams 1]")
 @click.option("--only", metavar="NAME,…", help=f"Compare only these of {', '.join(_PROXIES)}.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write every round's figures to this file.")
-def main(rounds: int, only: str | None, target: Path | None) -> None:
+@click.option("--streams", "of_streams", is_flag=True, help="Measure 1,000 streams at once, for a minute each proxy.")
+@click.option("--quick", is_flag=True, help="With --streams: 20 for 2 s, to see that it works; not for figures.")
+def main(*, rounds: int | None, only: str | None, target: Path | None, of_streams: bool, quick: bool) -> None:
     """Compare CPU, latency and memory of the gateway, all policies on, with plain proxies. Takes a few minutes."""
     if not Path("/proc/self/stat").exists():
         raise click.ClickException("CPU time is read from /proc, which this system lacks; run it on Linux")
-    figures = _measure(only.split(",") if only else list(_PROXIES), rounds)
-    click.echo(report.table(figures, reference=REFERENCE))
-    for name in figures:
-        click.echo(f"{name}: {_PROXIES[name].does}")
+    if quick and not of_streams:
+        raise click.UsageError("--quick goes with --streams")
+    proxies = _chosen(only)
+    try:
+        if of_streams:
+            size = streams.QUICK if quick else streams.FULL
+            figures, columns = _measure_streams(proxies, rounds or 1, size), report.STREAMS
+        else:
+            figures, columns = _measure_requests(proxies, rounds or 5), report.REQUESTS
+    except (DidNotStart, CannotOpen) as error:
+        raise click.ClickException(str(error)) from error
+    _show(figures, columns)
     if target is not None:
         target.write_text(json.dumps({name: asdict(one) for name, one in figures.items()}, indent=1))
     if any(one.answers.bad for one in figures.values()):
         raise click.ClickException("some answers were bad, so these figures say little")
 
 
-def _measure(names: list[str], rounds: int) -> Mapping[str, Figures]:
+def _chosen(only: str | None) -> list[Proxy]:
+    names = only.split(",") if only else list(_PROXIES)
     if unknown := set(names) - set(_PROXIES):
         raise click.ClickException(f"--only: {', '.join(unknown)}: expected names out of {', '.join(_PROXIES)}")
-    try:
-        with stand([_PROXIES[name] for name in names]) as running:
-            for name in running.absent:
-                click.echo(f"{name}: not found on PATH, left out", err=True)
-            measuring = Rounds(running.proxies, running.calls, engine=running.engine)
-            uvloop.run(measuring.run(rounds))
-    except DidNotStart as error:
-        raise click.ClickException(str(error)) from error
+    return [_PROXIES[name] for name in names]
+
+
+def _measure_requests(proxies: Sequence[Proxy], rounds: int) -> Mapping[str, Figures]:
+    with stand(proxies) as running:
+        _tell_absent(running)
+        measuring = Rounds(running.proxies, running.calls, engine=running.engine.port)
+        uvloop.run(measuring.run(rounds))
     return measuring.figures
+
+
+def _measure_streams(proxies: Sequence[Proxy], rounds: int, size: streams.Size) -> Mapping[str, Figures]:
+    open_files(2 * size.streams)
+    measuring = streams.Streams(size)
+    for number in range(rounds):
+        with stand(proxies) as running:
+            if number == 0:
+                _tell_absent(running)
+            uvloop.run(measuring.round(number, running))
+    return measuring.figures
+
+
+def _tell_absent(running: Stand) -> None:
+    for name in running.absent:
+        click.echo(f"{name}: not found on PATH, left out", err=True)
+    if not running.proxies:
+        raise click.ClickException("nothing is left to compare")
+
+
+def _show(figures: Mapping[str, Figures], columns: report.Columns) -> None:
+    click.echo(report.table(figures, columns, reference=REFERENCE))
+    for name in figures:
+        click.echo(f"{name}: {_PROXIES[name].does if name in _PROXIES else 'streams straight from the engine'}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from bench.engine import MODEL, PAUSE_FIELD, prepare
+from bench import wording
+from bench.engine import PAUSE_FIELD, prepare
+from bench.stamped import NUMBER_FIELD, START_FIELD, Shape, shape
 
 ISSUER = "https://issuer.example"
 AUDIENCE = "inference"
@@ -71,8 +73,20 @@ def calls(token: str) -> Calls:
     )
 
 
+def stamped(token: str, number: int, *, start_ns: int, timed: int) -> tuple[bytes, Shape]:
+    """Return the request for a stream with so many events that tell their time, and the shape of its answer."""
+    asked = {NUMBER_FIELD: number, START_FIELD: start_ns, "max_tokens": timed + 1}
+    body = _body(_SMALL_BYTES, {"stream": True, "stream_options": {"include_usage": True}, **asked})
+    return _request(token, body), shape(wording.job(body))
+
+
 def _call(token: str, size: int, fields: Mapping[str, Any]) -> Call:
     body = _body(size, fields)
+    parts = prepare(body).parts
+    return Call(_request(token, body), length=sum(map(len, parts)), parts=len(parts))
+
+
+def _request(token: str, body: bytes) -> bytes:
     head = (
         "POST /v1/chat/completions HTTP/1.1",
         "Host: 127.0.0.1",
@@ -82,8 +96,7 @@ def _call(token: str, size: int, fields: Mapping[str, Any]) -> Call:
         f"Authorization: Bearer {token}",
         f"Content-Length: {len(body)}",
     )
-    parts = prepare(body).parts
-    return Call("\r\n".join(head).encode() + b"\r\n\r\n" + body, length=sum(map(len, parts)), parts=len(parts))
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + body
 
 
 def _body(size: int, fields: Mapping[str, Any]) -> bytes:
@@ -91,4 +104,6 @@ def _body(size: int, fields: Mapping[str, Any]) -> bytes:
     turns = max(1, size // _TURN_BYTES)
     text = _TEXT[: size // turns - 50]
     messages = [{"role": ("user", "assistant")[turn % 2], "content": text} for turn in range(turns)]
-    return json.dumps({"model": MODEL, "messages": messages, "temperature": 0.7, "top_p": 0.95, **fields}).encode()
+    return json.dumps(
+        {"model": wording.MODEL, "messages": messages, "temperature": 0.7, "top_p": 0.95, **fields}
+    ).encode()

@@ -12,17 +12,16 @@ from dataclasses import dataclass
 import httptools
 import uvloop
 
-from gateway.engine import wire
+from bench import wording
+from bench.metronome import Metronome, Playing
+from bench.stamped import NUMBER_FIELD
 from gateway.engine.generation import Generation
-from gateway.engine.job import parse
 
-MODEL = "bench/model"
 # The one field of a body that is not OpenAI's: milliseconds between two events. Without it they come one a loop turn.
 PAUSE_FIELD = "bench_pause_ms"
 
-_CREATED = 1_764_400_000
-_MAX_MODEL_LEN = 131_072
 _BACKLOG = 1024
+_STAMPED = f'"{NUMBER_FIELD}"'.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +37,21 @@ class Prepared:
 @functools.lru_cache(maxsize=64)
 def prepare(body: bytes) -> Prepared:
     """Return the answer to a chat body, as vLLM words it."""
-    job = parse(body, endpoint="chat", model=MODEL, max_model_len=_MAX_MODEL_LEN)
-    answer, generation = wire.Answer(job, "0123456789abcdef", _CREATED, MODEL), Generation(job)
+    job = wording.job(body)
+    answer, generation = wording.answer(job), Generation(job)
     pause_s = json.loads(body).get(PAUSE_FIELD, 0) / 1000
     if job.stream:
         parts = answer.openings(generation)
         while generation.running:
             parts += [answer.token(choice, text) for choice, text in generation.step()]
         parts += answer.endings(generation)
-        head = _head("text/event-stream; charset=utf-8", "transfer-encoding: chunked")
-        return Prepared(head, tuple(parts), streamed=True, pause_s=pause_s)
+        return Prepared(wording.STREAM_HEAD, tuple(parts), streamed=True, pause_s=pause_s)
     text = ""
     while generation.running:
         text += "".join(token for _, token in generation.step())
     whole = answer.whole(generation, [text])
-    head = _head("application/json", f"content-length: {len(whole)}")
+    head = wording.head("application/json", f"content-length: {len(whole)}")
     return Prepared(head, (whole,), streamed=False, pause_s=pause_s)
-
-
-def _head(content_type: str, framing: str) -> bytes:
-    date = "date: Sun, 29 Nov 2026 00:00:00 GMT"
-    return f"HTTP/1.1 200 OK\r\n{date}\r\nserver: uvicorn\r\n{framing}\r\ncontent-type: {content_type}\r\n\r\n".encode()
 
 
 @functools.lru_cache(maxsize=64)
@@ -67,17 +60,19 @@ def _writes(body: bytes) -> tuple[bytes, ...]:
     prepared = prepare(body)
     if not prepared.streamed:
         return (prepared.head + prepared.parts[0],)
-    first, *others = [b"%x\r\n%b\r\n" % (len(event), event) for event in prepared.parts]
-    return (prepared.head + first, *others[:-1], others[-1] + b"0\r\n\r\n")
+    first, *others = map(wording.chunk, prepared.parts)
+    return (prepared.head + first, *others[:-1], others[-1] + wording.LAST_CHUNK)
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, metronome: Metronome) -> None:
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.WriteTransport | None = None
         self._body: list[bytes] = []
         self._timer: asyncio.Handle | None = None
+        self._metronome = metronome
+        self._playing: Playing | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment] # uvloop's is one by behaviour, not by class
@@ -85,6 +80,8 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 the protocol's signature
         if self._timer is not None:
             self._timer.cancel()
+        if self._playing is not None:
+            self._metronome.leave(self._playing)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -97,6 +94,10 @@ class _Connection(asyncio.Protocol):
         self._body.clear()
         if not body:  # a health check
             self._write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            return
+        if _STAMPED in body:
+            self._playing = Playing.asked(body, self._write)
+            self._metronome.join(self._playing)
             return
         writes = _writes(body)
         self._write(writes[0])
@@ -119,7 +120,8 @@ class _Connection(asyncio.Protocol):
 
 async def listen(port: int) -> asyncio.Server:
     """Listen on a port of this machine, 0 for a free one."""
-    return await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port, backlog=_BACKLOG)
+    connection = functools.partial(_Connection, Metronome())
+    return await asyncio.get_running_loop().create_server(connection, "127.0.0.1", port, backlog=_BACKLOG)
 
 
 async def _serve(port: int) -> None:

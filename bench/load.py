@@ -5,6 +5,7 @@ Closed loops for CPU figures; for latency a low fixed rate, each proxied call pa
 
 import asyncio
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import cast
@@ -147,9 +148,10 @@ async def added_latency(engine: int, proxy: int, call: Call, *, rate: int, pairs
                 count.bad += 1
     for connection in connections:
         connection.close()
-    direct, proxied = ([_percentile(times, 50), _percentile(times, 99)] for times in took)
+    direct, proxied = ([percentile(times, 50), percentile(times, 99)] for times in took)
     return Added(proxied[0] - direct[0], proxied[1] - direct[1]), count
 
 
-def _percentile(values: list[float], percent: int) -> float:
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return a percentile; not a number of fewer than two values."""
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1] if len(values) > 1 else float("nan")

@@ -1,6 +1,7 @@
 """Processes of the benchmark: started on their cores, watched through /proc, ended at the end. Linux only."""
 
 import os
+import resource
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -8,8 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_OTHER_FILES = 256
 _STOP_WITHIN_S = 5.0
 _ROOT = Path(__file__).resolve().parents[1]
+
+
+class CannotOpen(Exception):
+    """A process of this user may not have as many files open as are needed. The message says how many it may."""
 
 
 def cores() -> tuple[set[int], set[int]]:
@@ -27,6 +33,16 @@ def pinned(on: set[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def open_files(count: int) -> None:
+    """Let this process, and all that it starts, have so many connections open. Raises `CannotOpen`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OTHER_FILES
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise CannotOpen(f"a process may have {hard} files open here, and {needed} are needed; raise it: ulimit -Hn")
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def free_port() -> int:

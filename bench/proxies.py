@@ -10,8 +10,8 @@ from typing import Any
 
 from bench import envoy, nginx
 from bench.calls import AUDIENCE, ISSUER, PLAN
-from bench.engine import MODEL
 from bench.processes import free_port
+from bench.wording import MODEL
 
 REFERENCE = "aiohttp"
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from bench.rounds import Figures, Measure
 
-_COLUMNS: dict[Measure, str] = {
+Columns = Mapping[Measure, str]
+
+REQUESTS: Columns = {
     "small": "µs/request 0.9 KB",
     "large": "µs/request 20 KB",
     "event": "µs/event",
@@ -15,14 +17,23 @@ _COLUMNS: dict[Measure, str] = {
     "p99": "added p99 µs",
     "rss": "RSS MiB",
 }
+STREAMS: Columns = {
+    "event": "µs/event",
+    "delay50": "delay p50 µs",
+    "delay99": "delay p99 µs",
+    "p50": "added p50 µs",
+    "p99": "added p99 µs",
+    "memory": "RSS KiB/stream",
+    "busy": "engine, load % of a core",
+}
 _COMPARED: tuple[Measure, ...] = ("small", "large", "event", "burst")
 
 
-def table(figures: Mapping[str, Figures], *, reference: str) -> str:
+def table(figures: Mapping[str, Figures], columns: Columns, *, reference: str) -> str:
     """Return the table; CPU figures carry their ratio to the reference's in brackets, where that was measured."""
-    rows = [["proxy", *_COLUMNS.values(), "answers", "bad"]]
+    rows = [["proxy", *columns.values(), "answers", "bad"]]
     for name, one in figures.items():
-        cells = [_cell(one, measure, figures.get(reference)) for measure in _COLUMNS]
+        cells = [_cell(one, measure, figures.get(reference)) for measure in columns]
         rows.append([name, *cells, str(one.answers.good), str(one.answers.bad)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["| " + " | ".join(_aligned(row, widths)) + " |" for row in rows]

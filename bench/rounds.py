@@ -10,7 +10,7 @@ from bench.calls import Call, Calls
 from bench.load import ClosedLoop, Count, added_latency
 from bench.processes import cpu_s, rss_mib
 
-Measure = Literal["small", "large", "event", "burst", "p50", "p99", "rss"]
+Measure = Literal["small", "large", "event", "burst", "p50", "p99", "rss", "delay50", "delay99", "memory", "busy"]
 
 _REQUEST_S = 1.2
 _CONNECTIONS = 32
@@ -36,7 +36,10 @@ class Running:
 
 @dataclass(slots=True)
 class Figures:
-    """One proxy's figures, a value for each round; CPU and latency in microseconds, memory in MiB."""
+    """One proxy's figures, a value for each round; CPU and latency in microseconds, memory in MiB.
+
+    Of many streams: `memory` in KiB for each, `busy` in percent of a core for engine and load.
+    """
 
     values: dict[Measure, list[float]] = field(default_factory=dict)
     answers: Count = field(default_factory=Count)

@@ -28,12 +28,13 @@ class DidNotStart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """The engine's port, the proxies that run, the names of those that are not installed, and the calls to send."""
+    """The engine, the proxies that run, the names of those that are not installed; the calls to send, and whose."""
 
-    engine: int
+    engine: Running
     proxies: tuple[Running, ...]
     absent: tuple[str, ...]
     calls: Calls
+    token: str
 
 
 @contextmanager
@@ -55,9 +56,9 @@ def stand(proxies: Sequence[Proxy]) -> Iterator[Stand]:
                 )
             return Running(name, port, process.pid)
 
-        engine = free_port()
-        start("engine", [sys.executable, "-m", "bench.engine", str(engine)], engine, on=other_cores)
-        site = Site(folder, engine=engine, store=store.port, jwks=client.jwks)
+        port = free_port()
+        engine = start("engine", [sys.executable, "-m", "bench.engine", str(port)], port, on=other_cores)
+        site = Site(folder, engine=port, store=store.port, jwks=client.jwks)
         ports = {proxy.name: free_port() for proxy in proxies}
         commands = {proxy.name: proxy.command(site, ports[proxy.name]) for proxy in proxies}
         started = [
@@ -66,7 +67,7 @@ def stand(proxies: Sequence[Proxy]) -> Iterator[Stand]:
             if command is not None
         ]
         absent = tuple(name for name, command in commands.items() if command is None)
-        yield Stand(engine, tuple(started), absent, sent)
+        yield Stand(engine, tuple(started), absent, sent, client.token)
 
 
 async def _answers(process: subprocess.Popen[bytes], port: int, call: Call) -> bool:

@@ -107,14 +107,14 @@ def test_the_gateway_accepts_the_configurations_that_it_is_measured_with(tmp_pat
 def test_the_table_shows_medians_and_their_ratio_to_the_reference() -> None:
     plain = Figures({"small": [100, 900, 110], "p50": [10]}, Count(good=7))
     ours = Figures({"small": [55, 50, 60]}, Count(good=8, bad=1))
-    table = report.table({"plain": plain, "ours": ours}, reference="plain")
+    table = report.table({"plain": plain, "ours": ours}, report.REQUESTS, reference="plain")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert rows[2] == ["plain", "110 (1.00)", "-", "-", "-", "10", "-", "-", "7", "0"]
     assert rows[3] == ["ours", "55 (0.50)", "-", "-", "-", "-", "-", "-", "8", "1"]
 
 
 def test_without_the_reference_the_table_has_no_ratios() -> None:
-    assert "(" not in report.table({"ours": Figures({"small": [55]})}, reference="plain")
+    assert "(" not in report.table({"ours": Figures({"small": [55]})}, report.REQUESTS, reference="plain")
 
 
 def test_a_figure_that_was_not_taken_is_not_a_number() -> None:

@@ -109,6 +109,18 @@ def test_locks_name_hashes_and_no_hosts() -> None:
     assert all(package["integrity"].startswith("sha512-") and "resolved" not in package for package in packages)
 
 
+@pytest.mark.parametrize(
+    ("proxy", "sentence"), [("gateway", "one worker costs"), ("envoy-policies", "Envoy with a token")]
+)
+def test_the_readme_tells_of_many_streams_what_the_last_run_showed(proxy: str, sentence: str) -> None:
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").partition("## Many streams at once")[2]
+    row = next(line for line in measured.splitlines() if line.startswith(f"| {proxy} "))
+    event, _, _, p50, p99, memory, _, _, bad = [cell.split()[0] for cell in row.strip("|").split("|")[1:]]
+    told = re.findall(r"\d+(?:\.\d+)?(?= µs| KiB| ms)", " ".join(README.partition(sentence)[2].split()))
+    assert told[:4] == [event, memory, *(f"{max(0, int(us)) / 1000:.1f}" for us in (p50, p99))]
+    assert bad == "0"
+
+
 def test_the_licence_is_the_one_that_the_package_declares() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8").split()
