@@ -55,9 +55,7 @@ class Request:
 
     def body_at_hand(self, *, limit: int) -> bytes | None:
         """Return the whole body if it came with the head, as small ones do; else None."""
-        if not self.complete or self._size > limit:
-            return None
-        return self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        return self._handed_over() if self.complete and self._size <= limit else None
 
     async def body(self, *, limit: int, timeout_s: float) -> bytes:
         """Return the whole body, waiting for it.
@@ -80,7 +78,7 @@ class Request:
             raise _too_large(limit)
         if self._broken:
             raise InvalidJson("The body is badly framed: its chunks are not what their sizes say.")
-        return b"".join(self._body)
+        return self._handed_over()
 
     async def discard(self, *, timeout_s: float) -> None:
         """Let the rest of the body come and go, so that the client can finish sending and read its answer."""
@@ -112,6 +110,11 @@ class Request:
         """Take the end of the body: it is complete, or its framing is broken and nothing more will come."""
         self.complete, self._broken = not broken, broken
         self._tell()
+
+    def _handed_over(self) -> bytes:
+        """Return the body, and keep none of it: a call may last for minutes."""
+        pieces, self._body = self._body, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _ask_for_the_rest(self) -> None:
         """Tell a client that waits for leave to send its body; HTTP/1.0 knows no interim answers (RFC 9110, 10.1.1)."""

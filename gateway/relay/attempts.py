@@ -103,8 +103,6 @@ class Attempts:
             with loan as replica:
                 self.tried.append(replica)
                 asked = self._asking(replica) if asks else None
-                body = self._body_for(replica, asked)
-                message = build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.fields)
                 reading = self._reading(replica, asked)
                 with Exchange(
                     self._upstream,
@@ -118,7 +116,8 @@ class Attempts:
                     self._exchange = exchange
                     if self.asked_at is None:
                         self.asked_at = self._clock.monotonic()
-                    verdict = await exchange.begin(message)
+                    # Not kept in a name: a stream may last for minutes, and a message with pictures has megabytes.
+                    verdict = await exchange.begin(self._message(replica, asked, request, inference_id=inference_id))
                     self._observe(replica, verdict)
                     if verdict is None:
                         if not asks:  # asking was all that was wrong with it
@@ -179,11 +178,13 @@ class Attempts:
         pool = self._model.pool
         return asking(self._call, pool.engine, replica) if pool.tells_usage else None
 
-    def _body_for(self, replica: Replica, asked: Asking | None) -> bytes:
+    def _message(self, replica: Replica, asked: Asking | None, request: Request, *, inference_id: str) -> bytes:
         name, body = self._model.name_at(replica), self._call.body
         if name != self._call.model:
             body = rename_model(body, name)
-        return body if asked is None else ask_for_usage(body, continuous=asked.running)
+        if asked is not None:
+            body = ask_for_usage(body, continuous=asked.running)
+        return build(replica, self._call.endpoint, body, inference_id=inference_id, client=request.fields)
 
     def _reading(self, replica: Replica, asked: Asking | None) -> Stream | Whole:
         engine = self._model.pool.engine
