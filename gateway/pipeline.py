@@ -222,6 +222,7 @@ class Pipeline:
         record = trail.record()
         self._metrics.record(record)
         self._access_log.record(record)
+        trail.refusal = None  # its traceback holds the trail: in that cycle the body would wait for the collector
 
 
 def identifying(trail: Trail) -> Fields:

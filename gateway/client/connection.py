@@ -124,6 +124,8 @@ class ClientConnection(asyncio.Protocol):
         self._clients.discard(self)
         if self._task is not None:
             self._task.cancel()
+        self._receiving = None
+        del self._parser  # it calls us, and we it: nothing of a closed connection should wait for the collector
 
     def eof_received(self) -> bool:
         """Close with the client: who is done with sending is taken for gone, as clients that leave do just this.
@@ -298,8 +300,11 @@ class ClientConnection(asyncio.Protocol):
                 self._arrival = self._clients.loop.create_future()
                 await self._arrival
         except BaseException:  # a defect, or the client has gone
+            self._deaf = True
             self.abort()
             raise
+        finally:
+            self._task = None  # in a cycle all that its last call held would wait for the collector
         self._close()
 
     async def _answer(self, request: Request) -> bool:

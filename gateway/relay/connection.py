@@ -124,6 +124,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange: well if the answer's end is the connection's end, else broken."""
         self.transport = None
+        del self._parser  # it calls us, and we it: nothing of a closed connection should wait for the collector
         if self._receiver is None:
             return
         if self._until_close and exc is None:
