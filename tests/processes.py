@@ -75,6 +75,17 @@ class Running:
         """What it wrote so far, to both streams."""
         return self._log.read_text()
 
+    @property
+    def memory(self) -> int:
+        """How many bytes of memory it has to itself, as Linux counts them."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+    @property
+    def descriptors(self) -> int:
+        """How many files, sockets among them, it has open."""
+        return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

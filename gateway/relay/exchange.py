@@ -124,6 +124,7 @@ class Exchange:
         if not answer.sent_status:
             answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{STREAM_FIELDS}{fields}")
         answer.send(self._held_body())
+        self._held.clear()
         if not self._over():
             self._answer = answer
             self._watch_client(answer.connection)

@@ -1,0 +1,100 @@
+"""What a gateway process holds for clients that do not read: a bounded part of each stream, and nothing afterwards."""
+
+import asyncio
+import json
+import logging
+import socket
+from typing import Any
+
+from tests.doors import CHAT
+from tests.engines import ScriptedEngine, flood, script
+from tests.processes import Processes, Running
+from tests.transcripts import chat, chunked, head
+
+STREAM: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+EVENT = chunked(chat("x" * 4000) * 16)
+CLIENTS = 50  # of each kind
+WARM = 100
+# A transport holds 64 KiB before it asks for a pause, and on top of that what one read brought: 256 KiB with uvloop.
+# Pieces of that size leave gaps between them; 430 KiB were seen.
+HELD_BYTES = 2 * (64 + 256) * 1024
+# What the process may take besides: it has just begun to work.
+SLACK_BYTES = 16 * 2**20
+
+_log = logging.getLogger(__name__)
+
+
+class Reader:
+    """A client that asks for a stream and reads it at its own pace."""
+
+    def __init__(self, gateway: Running, token: str, *, window: int | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket()
+        if window is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        self._socket.setblocking(False)
+        self._port = gateway.port
+        self._token = token
+
+    async def ask(self) -> None:
+        await self._loop.sock_connect(self._socket, ("127.0.0.1", self._port))
+        body = json.dumps(STREAM).encode()
+        fields = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self._token}\r\n"
+        fields += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        await self._loop.sock_sendall(self._socket, fields.encode() + body)
+
+    async def trickle(self) -> None:
+        """Read a kilobyte a second, in tenths."""
+        while True:
+            await self._loop.sock_recv(self._socket, 100)
+            await asyncio.sleep(0.1)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def storm(gateway: Running, engine: ScriptedEngine, token: str, *, before: int) -> int:
+    """Let clients ask and read slowly or not at all, then leave; return the most memory that was taken meanwhile."""
+    readers = [
+        *[Reader(gateway, token) for _ in range(CLIENTS)],  # read a kilobyte a second
+        *[Reader(gateway, token) for _ in range(CLIENTS)],  # never read
+        *[Reader(gateway, token, window=4096) for _ in range(CLIENTS)],  # never read, and close their window at once
+    ]
+    await asyncio.gather(*[reader.ask() for reader in readers])
+    trickling = [asyncio.create_task(reader.trickle()) for reader in readers[:CLIENTS]]
+    await engine.asked(before + len(readers), within_s=20)
+    most = 0
+    for _ in range(30):
+        most = max(most, gateway.memory)
+        await asyncio.sleep(0.1)
+    for task in trickling:
+        task.cancel()
+    await asyncio.wait(trickling)
+    for reader in readers:
+        reader.close()
+    await asyncio.gather(*[request.connection.gone(within_s=5) for request in engine.requests[before:]])
+    return most
+
+
+async def test_clients_that_read_slowly_or_not_at_all_cost_a_bounded_part_of_their_streams(
+    processes: Processes, scripted_engine: ScriptedEngine
+) -> None:
+    """An engine has hundreds of megabytes for each; it waits, and what was held serves the next ones."""
+    config = processes.config(
+        models={"tiny": {"pool": "main"}},
+        pools={"main": {"replicas": [scripted_engine.url]}},
+        limits={"plans": {"standard": []}},
+    )
+    token = processes.token()
+    gateway = await processes.serve(config)
+    for _ in range(WARM):
+        assert (await processes.post(gateway, CHAT, STREAM, token=token)).status == 200
+    idle = gateway.memory
+    scripted_engine.default = script(head(), flood(EVENT))
+    streams, peaks = 3 * CLIENTS, list[int]()
+    for rounds in range(3):
+        most = await storm(gateway, scripted_engine, token, before=WARM + rounds * streams)
+        peaks.append(most - idle)
+    _log.info("at most %d KiB for each of %d streams", max(peaks) // streams // 1024, streams)
+    assert max(peaks) < streams * HELD_BYTES + SLACK_BYTES
+    assert peaks[-1] < peaks[0] + SLACK_BYTES
