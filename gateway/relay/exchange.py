@@ -18,7 +18,7 @@ from gateway.config import Timeouts
 from gateway.errors import BadRequest
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
-from gateway.relay.failure import CALLERS_FAULT, Failure, Reason, judge
+from gateway.relay.failure import CALLERS_FAULT, Failure, Reason, judge, judge_event
 from gateway.relay.keep_alive import STREAM_FIELDS, KeepAlive
 from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
@@ -177,7 +177,7 @@ class Exchange:
                 self._finish_stage()
         else:
             self._hold(self._stream.feed(data))
-            if self._stream.began or self._held_bytes > MAX_HELD_BYTES:
+            if self._stream.began or self._stream.refused is not None or self._held_bytes > MAX_HELD_BYTES:
                 self._finish_stage()
 
     def end(self) -> None:
@@ -229,6 +229,8 @@ class Exchange:
 
     def _verdict(self) -> Failure | BadRequest | None:
         reading = self.reading
+        if isinstance(reading, Stream) and reading.refused is not None:
+            return judge_event(reading.refused)
         if reading.broken_by is not None and not reading.began:
             return Failure(reading.broken_by)
         if self._status != _OK:

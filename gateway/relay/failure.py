@@ -4,7 +4,7 @@ An engine's word that the call itself is wrong is passed on as a 400 of ours; an
 replica and never reaches the client as such.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -68,9 +68,13 @@ def refusal_of(failures: Sequence[Failure]) -> Refusal:
 
 def judge(status: int, body: bytes) -> Failure | BadRequest:
     """Return what an engine's answer other than 200 means: the caller's fault, or this replica's failure."""
-    if status in CALLERS_FAULT:
-        return _callers_fault(body)
-    return Failure("overloaded" if status in FULL else "status")
+    return _callers_fault(_error_object(body)) if status in CALLERS_FAULT else _failure(status)
+
+
+def judge_event(error: Mapping[str, Any]) -> Failure | BadRequest:
+    """Return what an error means that an engine sent in place of a stream's first event: its code is the status."""
+    code = error.get("code", error.get("http_status_code"))  # the latter is TGI's
+    return _callers_fault(error) if code in CALLERS_FAULT else _failure(code)
 
 
 def message_of(error: object) -> str:
@@ -80,12 +84,15 @@ def message_of(error: object) -> str:
     return error if isinstance(error, str) else ""
 
 
-def _callers_fault(body: bytes) -> BadRequest:
-    error = _error_object(body)
+def _failure(status: object) -> Failure:
+    return Failure("overloaded" if status in FULL else "status")
+
+
+def _callers_fault(error: Mapping[str, Any] | str) -> BadRequest:
     message = message_of(error)[:_MAX_MESSAGE] or "The engine refused this call as invalid."
-    param = error.get("param") if isinstance(error, dict) else None
+    param = error.get("param") if isinstance(error, Mapping) else None
     param = param if isinstance(param, str) and param else None
-    kind = str(error.get("type")) if isinstance(error, dict) else ""
+    kind = str(error.get("type")) if isinstance(error, Mapping) else ""
     if any(word in message.lower() or word in kind for word in _CONTEXT_WORDS):
         return ContextLengthExceeded(message, param=param)
     return InvalidValue(message, param=param)

@@ -1,5 +1,8 @@
 """A streamed answer: engine's bytes in, client's bytes out, and what was said: if it is whole, what it used. No I/O."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.relay.alike import Alike
@@ -72,8 +75,14 @@ class Stream:
 
     @property
     def began(self) -> bool:
-        """Whether there is something to relay: an event other than `[DONE]`."""
-        return self._scanner.events > self._scanner.done
+        """Whether there is something to relay: an event other than `[DONE]`, and than an error before all others."""
+        scanner = self._scanner
+        return scanner.events - scanner.done > (scanner.error is not None)
+
+    @property
+    def refused(self) -> Mapping[str, Any] | None:
+        """The error that the engine sent in place of the first event."""
+        return None if self.began else self._scanner.error
 
     @property
     def between_events(self) -> bool:

@@ -20,6 +20,7 @@ from tests.transcripts import (
     chat_role,
     chunked,
     dumps,
+    event,
     head,
     http,
     serve_capture,
@@ -111,6 +112,27 @@ async def test_an_engines_word_on_the_call_is_a_400_with_its_message_and_param(
     assert samples.total("gateway_upstream_attempts_total", result="refused") == len(scripted_engine.requests) == 1
     assert samples.total("gateway_requests_total", outcome="refused", status="400") == 1
     assert samples.total("gateway_tokens_total") == 0
+
+
+WITHIN_A_STREAM: dict[str, tuple[dict[str, Any], str]] = {
+    "vllm": ({"message": VLLM_OLD, "type": "BadRequestError", "param": None, "code": 400}, TOO_LONG),
+    "tgi": ({"message": TGI_LONG, "http_status_code": 422}, TOO_LONG),
+    "sglang": ({"object": "error", "message": "bad grammar", "type": "BadRequestError", "code": 400}, "invalid_value"),
+}
+
+
+@pytest.mark.parametrize("name", WITHIN_A_STREAM)
+async def test_what_an_engine_says_of_the_call_in_a_streams_first_event_is_a_400_too(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: Any, name: str
+) -> None:
+    error, code = WITHIN_A_STREAM[name]
+    second = await scripted_engines()
+    scripted_engine.answer(sse([event({"error": error}), DONE]))
+    door = await two_engines(open_door, scripted_engine, second)
+    reply = await door.post(CHAT, ask(stream=True))
+    assert error_of(reply, 400, code, BAD_REQUEST) == error["message"]
+    assert second.requests == []
+    assert (await door.idle()).total("gateway_tokens_total") == 0
 
 
 async def two_engines(open_door: OpenDoor, first: ScriptedEngine, second: ScriptedEngine, **pool: Any) -> Door:

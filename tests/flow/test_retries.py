@@ -9,7 +9,7 @@ import pytest
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, ScriptedEngine, Step, close, never, reset
 from tests.envelope import error_of
-from tests.transcripts import answer, chat, chat_role, chunked, head, http, sse, transcript
+from tests.transcripts import DONE, answer, chat, chat_role, chunked, error_event, head, http, sse, transcript
 
 OUTPUT = 50
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": OUTPUT}
@@ -62,6 +62,9 @@ STREAM_ONLY: dict[str, tuple[Step, ...]] = {
     "comments, then silence": (head(), chunked(b": a\n\n: b\n\n"), never),
     "half an event": (head(), chunked(chat_role()[:40]), reset),
     "an event without its blank line": (head(), chunked(chat_role()[:-1]), reset),
+    "an error and its end": (sse([error_event(), DONE]),),
+    "an error and no end": (head(), chunked(b": keep-alive\n\n" + error_event()), never),
+    "an error and a reset": (head(), chunked(error_event()), reset),
 }
 WHOLE_ONLY: dict[str, tuple[Step, ...]] = {
     "a head only": (head(content_type="application/json", framing="length", length=1000), reset),

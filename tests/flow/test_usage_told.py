@@ -206,7 +206,7 @@ async def test_what_an_engine_is_made_to_tell_everybody_only_those_get_who_asked
 async def test_an_error_before_any_token_is_charged_no_output(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, framing: str
 ) -> None:
-    events = [error_event("out of memory"), DONE]
+    events = [chat_role(), error_event("out of memory"), DONE]
     if framing == "chunked":
         scripted_engine.answer(head(), *map(chunked, events), LAST_CHUNK)
     else:
