@@ -4,6 +4,7 @@ Each form is a list of pairs: an event as the engine sends it when usage is aske
 would have sent it to a client that asks for nothing; None where it would not have sent it at all.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, close, drip
+from tests.leaving import client_of
 from tests.transcripts import DONE, LAST_CHUNK, chunked, event, head, usage_of
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -158,3 +160,20 @@ async def test_a_last_event_without_its_blank_line_counts(
     else:
         scripted_engine.answer(head() + chunked(stream) + LAST_CHUNK)
     await check(await open_door(scripted_engine.url), pairs, asked=asked, total=1)
+
+
+@ASKED
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_no_event_waits_for_the_next(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str, *, asked: bool
+) -> None:
+    pairs = ENDINGS[name]([said(f" {number}.", number) for number in range(20)])
+    gates = [asyncio.Event() for _ in pairs]
+    steps = [step for (sent, _), gate in zip(pairs, gates, strict=True) for step in (chunked(sent), gate)]
+    scripted_engine.answer(head(), *steps, LAST_CHUNK)
+    door = await open_door(scripted_engine.url)
+    async with client_of(door) as client:
+        await client.ask(door, ALL if asked else ASK)
+        for (sent, direct), gate in zip(pairs, gates, strict=True):
+            await client.reads(sent if asked else direct or b"")
+            gate.set()
