@@ -49,9 +49,13 @@ def tgi_two_prompts(*, told: bool, running: bool = False) -> list[bytes]:
     ]
 
 
-def without_spaces(events: list[bytes]) -> list[bytes]:
+def tgi_chat_without_spaces(*, told: bool, running: bool = False) -> list[bytes]:
     """TGI before axum 0.7 wrote no space behind `data:`."""
-    return [one.replace(b"data: ", b"data:", 1) for one in events]
+    return [one.replace(b"data: ", b"data:", 1) for one in tgi_chat(told=told, nulls=False)]
+
+
+def tgi_completions_without_spaces(*, told: bool, running: bool = False) -> list[bytes]:
+    return [one.replace(b"data: ", b"data:", 1) for one in tgi_completions(told=told)]
 
 
 def sglang_chat(*, told: bool, running: bool = False) -> list[bytes]:
