@@ -14,7 +14,7 @@ from gateway.admin import listener as operator
 from gateway.admin.readiness import Readiness
 from gateway.admission.admission import Admission
 from gateway.admission.memory import MemoryStore
-from gateway.admission.redis import RedisStore
+from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import Store
 from gateway.client.clients import Clients
 from gateway.clock import Clock, SystemClock

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.admission.limit import Kind, Limit, Measure
 from gateway.admission.memory import MemoryStore
 from gateway.admission.permit import Permit
-from gateway.admission.redis import RedisStore
+from gateway.admission.redis.store import RedisStore
 from gateway.admission.reservation import Reservation
 from gateway.admission.store import Store
 from gateway.clock import SystemClock

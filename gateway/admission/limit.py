@@ -1,7 +1,7 @@
 """One rule as it applies to one principal and one model, and the arithmetic of its window.
 
-Pure: integers in, integers out, time in microseconds since the epoch. `windows.lua` holds the same arithmetic for the
-shared store, and tests hold the two against each other step by step.
+Pure: integers in, integers out, time in microseconds since the epoch. `redis/windows.lua` holds the same arithmetic for
+the shared store, and tests hold the two against each other step by step.
 
 Kinds of window:
     bucket      a duration: `limit` units of capacity, refilled evenly, in whole units only

@@ -32,7 +32,7 @@ async def delayed(
         limits = {"store": proxy.url, "store_timeout": "5s", "plans": {"standard": RULES}}
         door = await open_door(engine.url, limits=limits)
         assert (await door.post(CHAT, ASK)).status == 200
-        await door.idle()
+        await reserved(server, slots=0)
         proxy.delay_s = 0.5
         yield door, proxy
         await door.gateway.stop()  # while the proxy is there

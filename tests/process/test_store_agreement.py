@@ -61,7 +61,7 @@ def test_lua_refills_exactly_where_a_double_would_round(
     buckets: list[tuple[int, int, int, int]],
     shared_store_server: StoreServer,  # noqa: F811
 ) -> None:
-    windows = resources.files("gateway.admission").joinpath("windows.lua").read_text()
+    windows = resources.files("gateway.admission.redis").joinpath("windows.lua").read_text()
     numbers = [(used, NOON_US, NOON_US + dt_us, figure, window_us) for used, dt_us, figure, window_us in buckets]
     with shared_store_server.client() as client:
         replies = [int(reply) for reply in client.eval(windows + REFILLS, 0, *[n for row in numbers for n in row])]

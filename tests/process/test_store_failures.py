@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from gateway.admission import lane
 from gateway.admission.limit import Limit
-from gateway.admission.redis import RedisStore
+from gateway.admission.redis import lane
+from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
@@ -216,6 +216,25 @@ async def test_callers_that_leave_reserve_nothing_and_disturb_nobody(store_serve
         await until(lambda: not store.pending)
         assert await levels(store, DAILY, AT_ONCE) == [1, 0]
         assert proxy.connections == 1
+
+
+async def test_a_caller_that_leaves_in_the_turn_in_which_its_answer_comes_reserves_nothing(
+    store_server: StoreServer,  # noqa: F811
+) -> None:
+    async with connected(store_server.url) as store:
+        call = reservation("leaves", (DAILY, 5), (AT_ONCE, 1))
+        reserving = asyncio.ensure_future(store.reserve(call))
+
+        def leave(_: object) -> None:
+            reserving.cancel()
+
+        await asyncio.sleep(0)
+        # What is asked next is answered in the same read, just after.
+        store._lane.ask("renew", store._scripts.renew(call), late=leave).cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reserving
+        await until(lambda: not store.pending)
+        assert await levels(store, DAILY, AT_ONCE) == [0, 0]
 
 
 async def test_a_caller_that_leaves_a_store_that_never_answers_reserves_nothing(

@@ -10,7 +10,7 @@ import pytest
 from gateway import config
 from gateway.admission.admission import Admission
 from gateway.admission.permit import Permit
-from gateway.admission.redis import RedisStore
+from gateway.admission.redis.store import RedisStore
 from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
@@ -11,7 +10,7 @@ from redis.crc import key_slot
 from gateway import config
 from gateway.admission.admission import Admission
 from gateway.admission.limit import Limit
-from gateway.admission.redis import RedisStore
+from gateway.admission.redis.store import RedisStore
 from gateway.admission.reservation import Reservation
 from gateway.admission.rules import Rulebook
 from gateway.calls.call import Call
@@ -19,9 +18,7 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import RateLimited
 from gateway.identity.principal import Principal
-from tests.certificates import certified
 from tests.limiting import NOON_US, SECOND, Remembering, SetClock, limit, reservation
-from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, free_port, running_server, shared_store_server, store_server  # noqa: F401 fixtures
 
 DEADLINE_S = 5.0
@@ -226,21 +223,3 @@ async def test_a_cluster_node_takes_calls_of_every_tenant_without_crossing_slots
         await admission.close()
         assert observer.failed == {}
         assert observer.dropped == 0
-
-
-async def test_the_url_names_password_and_database() -> None:
-    with running_server() as server:
-        with server.client() as client:
-            client.config_set("requirepass", "s3cret/%")
-        async with connected(f"redis://:s3cret%2F%25@127.0.0.1:{server.port}/3") as store:
-            assert (await store.reserve(reservation("call", (limit("day", 1), 1)))).admitted
-        with server.client(db=3, password="s3cret/%") as client:
-            assert len(list(client.scan_iter())) == 2
-
-
-async def test_rediss_speaks_tls_to_whom_the_certificate_names(store_server: StoreServer, tmp_path: Path) -> None:  # noqa: F811
-    tls, authority = certified(tmp_path)
-    async with proxy_before(store_server.port, tls) as proxy:
-        url = f"rediss://127.0.0.1:{proxy.port}/0?ssl_ca_certs={authority}&ssl_check_hostname=true"
-        async with connected(url) as store:
-            assert (await store.reserve(reservation("call", (limit("day", 1), 1)))).admitted

@@ -1,43 +1,185 @@
-"""What becomes of whoever waits when the lane itself fails."""
+"""What goes together in a pipeline, and what becomes of whoever waits when one fails, or the lane itself."""
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
 import pytest
 
-from gateway.admission.lane import Lane
-from gateway.admission.link import Link
+from gateway.admission.redis.connection import CommandRefused
+from gateway.admission.redis.lane import MAX_BATCH, Lane
+from gateway.admission.redis.link import Link, LinkFailed, Outcome
+from gateway.admission.redis.server import Server
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import SystemClock
 from tests.limiting import Remembering
 
+SERVER = Server("redis://127.0.0.1:1/0", [])
 
-class Defective(Link):
-    """A link with a defect that nobody foresaw."""
+
+class Held(Link):
+    """A link whose other end is the test."""
+
+    def __init__(self) -> None:
+        super().__init__(SERVER, SystemClock())
+        self.pipelines: list[list[bytes]] = []
+        self._answer: Callable[[Outcome], None] | None = None
+
+    def exchange(self, commands: Sequence[bytes], then: Callable[[Outcome], None], *, within_s: float) -> None:
+        assert self._answer is None, "one at a time"
+        assert within_s > 0
+        self.pipelines.append(list(commands))
+        self._answer = then
+
+    def answer(self, *replies: Any) -> None:
+        self.end(list(replies))
+
+    def end(self, outcome: Outcome) -> None:
+        assert self._answer is not None
+        answer, self._answer = self._answer, None
+        answer(outcome)
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Lane, Held, Remembering]]:
+    link, observer = Held(), Remembering()
+    lane = Lane(link, SystemClock(), timeout_s=1, observer=observer)
+    lane.start()
+    link.answer()
+    assert link.pipelines.pop() == []
+    yield lane, link, observer
+    assert not lane.pending
+    await lane.close()
+
+
+async def test_what_one_turn_asks_goes_together_and_what_comes_meanwhile_goes_next_posts_first() -> None:
+    async with connected() as (lane, link, observer):
+        first = [lane.ask("reserve", b"a"), lane.ask("renew", b"b")]
+        assert link.pipelines == []
+        await asyncio.sleep(0)
+        later = lane.ask("reserve", b"c")
+        lane.post(b"d")
+        await asyncio.sleep(0)
+        assert link.pipelines == [[b"a", b"b"]]
+        link.answer(1, 2)
+        assert link.pipelines[1:] == [[b"d", b"c"]]
+        link.answer(4, 3)
+        assert [await reply for reply in [*first, later]] == [1, 2, 3]
+        assert observer.answered == {"reserve": 2, "renew": 1, "settle": 1}
+
+
+async def test_what_is_posted_waits_for_company_but_not_for_long() -> None:
+    async with connected() as (lane, link, _):
+        lane.post(b"a")
+        reply = lane.ask("reserve", b"b")
+        await asyncio.sleep(0)
+        lane.post(b"c")
+        link.answer(1, 2)
+        assert link.pipelines == [[b"a", b"b"]]
+        assert await reply == 2
+        async with asyncio.timeout(5):
+            while len(link.pipelines) == 1:
+                await asyncio.sleep(0.001)
+        assert link.pipelines[1] == [b"c"]
+        link.answer(3)
+
+
+async def test_a_pipeline_is_bounded() -> None:
+    async with connected() as (lane, link, _):
+        for _ in range(MAX_BATCH + 1):
+            lane.post(b"a")
+        replies = [lane.ask("reserve", b"b") for _ in range(MAX_BATCH + 2)]
+        await asyncio.sleep(0)
+        assert link.pipelines == [[b"a"] * MAX_BATCH + [b"b"] * MAX_BATCH]
+        link.answer(*[0] * 2 * MAX_BATCH)
+        assert link.pipelines[1] == [b"a", b"b", b"b"]
+        link.answer(0, 1, 1)
+        assert sum([await reply for reply in replies]) == 2
+
+
+async def test_a_refused_command_fails_alone_and_a_refused_settlement_is_dropped() -> None:
+    async with connected() as (lane, link, observer):
+        lane.post(b"a")
+        replies = [lane.ask("reserve", b"b"), lane.ask("reserve", b"c")]
+        await asyncio.sleep(0)
+        link.answer(CommandRefused("ERR one"), CommandRefused("ERR two"), 3)
+        with pytest.raises(StoreUnavailable) as failure:
+            await replies[0]
+        assert failure.value.sent
+        assert await replies[1] == 3
+        assert observer.dropped == 1
+        assert observer.failed == {"settle": 1, "reserve": 1}
+
+
+@pytest.mark.parametrize("sent", [True, False])
+async def test_a_failed_pipeline_fails_all_that_wait_and_posts_go_first_when_the_server_is_back(sent: bool) -> None:
+    async with connected() as (lane, link, observer):
+        lane.post(b"a")
+        under_way = lane.ask("reserve", b"b")
+        await asyncio.sleep(0)
+        lane.post(b"c")
+        queued = lane.ask("reserve", b"d")
+        link.end(LinkFailed("away", sent=sent))
+        for reply, was_sent in ((under_way, sent), (queued, False)):
+            with pytest.raises(StoreUnavailable) as failure:
+                await reply
+            assert failure.value.sent is was_sent
+        with pytest.raises(StoreUnavailable):
+            lane.ask("reserve", b"e")
+        lane.post(b"f")
+        async with asyncio.timeout(5):
+            while len(link.pipelines) < 2:
+                await asyncio.sleep(0.001)
+        link.answer()
+        assert link.pipelines[1:] == [[], [b"a", b"c", b"f"]]
+        with pytest.raises(StoreUnavailable):
+            lane.ask("reserve", b"g")
+        link.answer(1, 2, 3)
+        assert lane.up
+        assert observer.failed == {"reserve": 1, "settle": 1}
+        assert observer.dropped == 0
+
+
+async def test_what_comes_for_somebody_who_has_left_goes_to_whom_they_named() -> None:
+    async with connected() as (lane, link, _):
+        came: list[Any] = []
+        for reply in [lane.ask("reserve", b"a", late=came.append) for _ in range(3)]:
+            reply.cancel()
+        lane.ask("renew", b"b").cancel()
+        await asyncio.sleep(0)
+        link.answer([1], CommandRefused("ERR"), [3], [4])
+        assert came[::2] == [[1], [3]]
+        assert isinstance(came[1], StoreUnavailable)
+        lane.ask("reserve", b"a", late=came.append).cancel()
+        await asyncio.sleep(0)
+        link.end(LinkFailed("away", sent=True))
+        assert isinstance(came[3], StoreUnavailable)
+
+
+class Defective(Server):
+    """A server with a defect that nobody foresaw."""
 
     def __init__(self) -> None:
         super().__init__("redis://127.0.0.1:1/0", [])
 
-    async def open(self, *, within_s: float) -> None:
-        """There is nothing to connect to."""
-
-    async def exchange(self, commands: Sequence[bytes], *, within_s: float) -> NoReturn:
-        raise ZeroDivisionError(commands, within_s)
+    async def connect(self) -> NoReturn:
+        raise ZeroDivisionError
 
 
 async def test_a_defect_leaves_nobody_waiting_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    lane = Lane(Defective(), SystemClock(), timeout_s=1, observer=Remembering())
+    lane = Lane(Link(Defective(), SystemClock()), SystemClock(), timeout_s=1, observer=Remembering())
     lane.start()
-    replies: list[Any] = [lane.ask("reserve", b"").reply for _ in range(3)]
+    replies: list[Any] = [lane.ask("reserve", b"") for _ in range(3)]
     async with asyncio.timeout(5):
         answers = await asyncio.gather(*replies, return_exceptions=True)
-    assert all(isinstance(answer, StoreUnavailable) and answer.sent for answer in answers)
+    assert all(isinstance(answer, StoreUnavailable) and not answer.sent for answer in answers)
     with pytest.raises(StoreUnavailable):
         lane.ask("reserve", b"")
     await lane.close()
-    (record,) = caplog.records
-    assert record.exc_info is not None
-    assert record.exc_info[0] is ZeroDivisionError
+    assert caplog.records
+    for record in caplog.records:
+        assert record.exc_info is not None
+        assert record.exc_info[0] is ZeroDivisionError

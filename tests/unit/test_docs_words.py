@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from gateway import config, errors
-from gateway.admission import lane
 from gateway.admission.limit import Measure
+from gateway.admission.redis import lane
 from gateway.calls import parse, strict_json
 from gateway.identity import claims, header, keyset, peek, remembered, sources
 from gateway.identity.refused import Reason, reason_of

@@ -24,7 +24,7 @@ class Script:
 
     def load(self) -> bytes:
         """Return the command that makes the server know the script."""
-        return _pack(["SCRIPT", "LOAD", self.text])
+        return pack(["SCRIPT", "LOAD", self.text])
 
 
 class Scripts:
@@ -59,7 +59,7 @@ class Scripts:
         """Return the command that extends the leases and the record of `reservation`."""
         leases = [limit.key for limit in reservation.limits if limit.kind == "lease"]
         command: list[str | int] = ["EVALSHA", self._renew.sha, len(leases) + 1, reservation.record, *leases]
-        return _pack([*command, self._lease_us, RECORD_S * 1000])
+        return pack([*command, self._lease_us, RECORD_S * 1000])
 
     def _pack_around_reserve(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
         """Return what comes before the call's record, and between that and its costs."""
@@ -78,7 +78,7 @@ class Scripts:
 
 def write_nothing() -> bytes:
     """Return a command that fails wherever a script's writes would, and changes nothing."""
-    return _pack(["SETRANGE", "gw:try", 0, ""])
+    return pack(["SETRANGE", "gw:try", 0, ""])
 
 
 def answer(reservation: Reservation, reply: Sequence[int]) -> Answer:
@@ -108,13 +108,14 @@ def _integer(value: int) -> str:
 _MARK, _NO_MARK = _integer(SETTLED_S * 1000), _integer(0)
 
 
-def _pack(words: Sequence[str | int]) -> bytes:
+def pack(words: Sequence[str | int]) -> bytes:
+    """Return a command as the protocol writes it."""
     packed: bytes = pack_command(tuple(words))  # type: ignore[arg-type] # its stub has a tuple of one
     return packed
 
 
 def _source(name: str) -> str:
-    return resources.files("gateway.admission").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("gateway.admission.redis").joinpath(name).read_text(encoding="utf-8")
 
 
 def _script(text: str) -> Script:

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
-from gateway.admission.lane import Lane
-from gateway.admission.link import Link
 from gateway.admission.observer import Observer
+from gateway.admission.redis.lane import Lane
+from gateway.admission.redis.link import Link
+from gateway.admission.redis.scripts import Scripts, answer
+from gateway.admission.redis.server import Server
 from gateway.admission.reservation import Answer, Reservation, Settlement
-from gateway.admission.scripts import Scripts, answer
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
 
@@ -34,7 +34,7 @@ class RedisStore:
         lua_clock: str | None = None,
     ) -> None:
         self._scripts = Scripts(lease_s=lease_s, clock=lua_clock)
-        self._lane = Lane(Link(url, self._scripts.all), clock, timeout_s=timeout_s, observer=observer)
+        self._lane = Lane(Link(Server(url, self._scripts.all), clock), clock, timeout_s=timeout_s, observer=observer)
 
     @property
     def up(self) -> bool:
@@ -60,14 +60,14 @@ class RedisStore:
         Raises:
             StoreUnavailable: at once while the server is known to be away, else after the store's timeout.
         """
-        ask = self._lane.ask("reserve", self._scripts.reserve(reservation))
+        late = partial(self._give_back, reservation)
+        reply = self._lane.ask("reserve", self._scripts.reserve(reservation), late=late)
         try:
-            reply = await ask.reply
+            return answer(reservation, await reply)
         except asyncio.CancelledError:
-            if not self._lane.withdraw(ask):
-                ask.kept().add_done_callback(partial(self._give_back, reservation))
+            if not reply.cancelled():  # it came in the turn in which the caller left
+                late(reply.exception() or reply.result())
             raise
-        return answer(reservation, reply)
 
     def settle(self, settlement: Settlement) -> None:
         """Queue `settlement`: it goes ahead of the next reservations, or alone after a moment."""
@@ -80,21 +80,14 @@ class RedisStore:
             StoreUnavailable: as `reserve`.
         """
         for start in range(0, len(reservations), RENEW_TOGETHER):
-            commands = [
-                self._scripts.renew(reservation) for reservation in reservations[start : start + RENEW_TOGETHER]
-            ]
-            replies = [self._lane.ask("renew", command).reply for command in commands]
-            await asyncio.wait(replies)
-            failures = [failure for reply in replies if (failure := reply.exception()) is not None]
-            if failures:
-                raise failures[0]
+            commands = map(self._scripts.renew, reservations[start : start + RENEW_TOGETHER])
+            await asyncio.gather(*[self._lane.ask("renew", command) for command in commands])
 
-    def _give_back(self, reservation: Reservation, reply: asyncio.Future[Any]) -> None:
+    def _give_back(self, reservation: Reservation, reply: Sequence[int] | BaseException) -> None:
         """Undo a reservation whose caller left before its reply came."""
-        failure = reply.exception()
-        if failure is None:
-            given = answer(reservation, reply.result())
+        if not isinstance(reply, BaseException):
+            given = answer(reservation, reply)
             if given.admitted:
                 self.settle(reservation.only(given.fits(reservation)).settlement(None))
-        elif isinstance(failure, StoreUnavailable) and failure.sent:
+        elif isinstance(reply, StoreUnavailable) and reply.sent:
             self.settle(reservation.enforced().settlement(None, uncertain=True))

@@ -1,0 +1,96 @@
+"""One connection to a Redis-protocol server: packed commands out, all their replies to whoever sent them.
+
+Carries one exchange at a time; it never repeats and never times out. Replies are handed over inside the read that
+brought the last of them: streams and tasks between the socket and the parser cost more than all else of an exchange.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+import hiredis
+
+# What the parser returns when it needs more bytes; equal to no reply.
+_NO_MORE = object()
+
+
+class ServerFailed(Exception):
+    """The connection is lost, or the server cannot serve: OOM, READONLY, NOPERM, and NOSCRIPT, which loading mends."""
+
+
+class CommandRefused(Exception):
+    """An error that concerns one command alone. Stands where its reply would."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection that is used until it fails, and then never again."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._transport: asyncio.Transport | None = None
+        self._errors: list[CommandRefused] = []  # among the replies
+        self._parser = hiredis.Reader(replyError=partial(_noted, self._errors), notEnoughData=_NO_MORE)
+        self._replies: list[Any] = []
+        self._expected = 0
+        self._then: Callable[[list[Any] | ServerFailed], None] | None = None
+
+    def exchange(self, commands: Sequence[bytes], then: Callable[[list[Any] | ServerFailed], None]) -> None:
+        """Send `commands`, and call `then` with their replies in order, or with why there are none."""
+        assert self._transport is not None
+        self._expected, self._then = len(commands), then
+        self._transport.write(b"".join(commands))
+
+    def abort(self) -> None:
+        """Hang up. Whoever waits hears no more."""
+        self.closed, self._then = True, None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # From the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
+
+    def data_received(self, data: bytes) -> None:
+        """Parse one read, which may end the exchange."""
+        try:
+            self._parser.feed(data)
+            self._replies.extend(iter(self._parser.gets, _NO_MORE))
+        except hiredis.ProtocolError as error:
+            self._fail(str(error))
+            return
+        if len(self._replies) < self._expected:
+            return
+        if self._errors and (reason := _of_server(self._errors)):
+            self._fail(reason)
+        elif self._then is None or len(self._replies) > self._expected:  # nor is it the reply to what is asked next
+            self._fail(f"a reply that nobody asked for: {self._replies[-1]}")
+        else:
+            replies, then = self._replies, self._then
+            self._replies, self._expected, self._then = [], 0, None
+            then(replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the exchange under way, if any."""
+        self._fail(str(next(iter(self._errors), exc) or "the server closed the connection"))
+
+    def _fail(self, reason: str) -> None:
+        then = self._then
+        self.abort()
+        if then is not None:
+            then(ServerFailed(reason))
+
+
+def _noted(errors: list[CommandRefused], message: str) -> CommandRefused:
+    """Return the error that a reply tells, and note it: few replies are one, and no others are looked through."""
+    errors.append(CommandRefused(message))
+    return errors[-1]
+
+
+def _of_server(errors: list[CommandRefused]) -> str | None:
+    """Return the first of `errors` that concerns the server; forget the others."""
+    reason = next((text for text in map(str, errors) if not text.startswith("ERR ")), None)
+    errors.clear()
+    return reason

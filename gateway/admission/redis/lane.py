@@ -1,0 +1,210 @@
+"""One lane of pipelines to the shared store: commands in, each reply to whoever waits for it.
+
+What comes while a pipeline is under way goes together in the next one, posted commands first. A server that does not
+answer is left alone (whoever asks is told at once) until a try in the background succeeds; posted commands wait for it.
+Commands must be harmless to repeat.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from gateway.admission.observer import Observer, Operation
+from gateway.admission.redis.connection import CommandRefused
+from gateway.admission.redis.link import Link, LinkFailed, Outcome
+from gateway.admission.store import StoreUnavailable
+from gateway.clock import Clock
+
+log = logging.getLogger(__name__)
+
+# A posted command may wait this long for company before it gets a pipeline of its own.
+FLUSH_AFTER_S = 0.005
+
+# Commands kept while the server is away: about a minute of 1000 calls a second, in some 30 MB.
+MAX_PENDING = 50_000
+
+# Posted and asked commands in one pipeline, each: at 25 us a script it holds the server for some 10 ms at most.
+MAX_BATCH = 250
+
+# Off the path of calls: how long a try to come back may take, and the pause between tries.
+RETURN_WITHIN_S = 5.0
+RETURN_EVERY_S = 0.5
+
+# How long stopping waits for posted commands to be delivered.
+CLOSE_WITHIN_S = 2.0
+
+
+# What is asked: to do what, by which command, where the reply goes, and who takes it when nobody waits there any more.
+_Ask = tuple[Operation, bytes, asyncio.Future[Any], Callable[[Any], None] | None]
+
+
+class Lane:
+    """Owns the link: its queues, and whether the server is left alone."""
+
+    def __init__(self, link: Link, clock: Clock, *, timeout_s: float, observer: Observer) -> None:
+        self._link = link
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._observer = observer
+        self.up = True  # until the first try says otherwise, so that the first calls wait for it
+        self._busy = True  # a pipeline is under way or about to be, or the server is away
+        self._posts: list[bytes] = []
+        self._posted: list[bytes] = []  # under way
+        self._asks: list[_Ask] = []
+        self._asked: list[_Ask] = []  # under way
+        self._started = 0.0
+        self._exchanged = asyncio.Event()
+        self._flush: asyncio.TimerHandle | None = None
+        self._return: asyncio.TimerHandle | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many posted commands have no reply yet."""
+        return len(self._posts) + len(self._posted)
+
+    def start(self) -> None:
+        """Connect in the background, and carry commands from then on."""
+        self._exchange()
+
+    async def close(self) -> None:
+        """Deliver what was posted within `CLOSE_WITHIN_S`, count the rest as dropped, and disconnect."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                while self.pending:
+                    self._exchanged.clear()
+                    self._flush_now()
+                    await self._exchanged.wait()
+        for timer in (self._flush, self._return):
+            if timer is not None:
+                timer.cancel()
+        await self._link.close()
+        self._give_up(sent=True)
+        for _ in self._posts:
+            self._observer.settlement_dropped()
+
+    def ask(
+        self, operation: Operation, command: bytes, *, late: Callable[[Any], None] | None = None
+    ) -> asyncio.Future[Any]:
+        """Queue `command`. Return where its reply comes within the timeout, or StoreUnavailable.
+
+        `late` gets what comes, the exception too, when whoever waited has left, and so cancelled the future.
+
+        Raises:
+            StoreUnavailable: the server is known to be away.
+        """
+        if not self.up:
+            raise StoreUnavailable(sent=False)
+        loop = asyncio.get_running_loop()
+        reply = loop.create_future()
+        self._asks.append((operation, command, reply, late))
+        if not self._busy:
+            self._busy = True
+            loop.call_soon(self._begin)  # with what else comes in this turn
+        return reply
+
+    def post(self, command: bytes) -> None:
+        """Queue `command`: it goes ahead of what is asked next, or alone after a moment; the oldest may be dropped."""
+        if len(self._posts) >= MAX_PENDING:
+            del self._posts[0]
+            self._observer.settlement_dropped()
+        self._posts.append(command)
+        if not self._busy and self._flush is None:
+            self._flush_later()
+
+    def _flush_later(self) -> None:
+        self._flush = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        if self._posts and not self._busy:
+            self._carry()
+
+    def _begin(self) -> None:
+        if self.up:  # closed meanwhile, otherwise
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry what came meanwhile. Posts alone may wait for company, but on the way back they all go before calls."""
+        if self._asks or (self._posts and not self.up):
+            self._carry()
+            return
+        if not self.up:
+            log.warning("the limit store answers again")
+        self.up, self._busy = True, False
+        if self._posts and self._flush is None:
+            self._flush_later()
+
+    def _carry(self) -> None:
+        self._busy = True
+        self._posted, self._asked = self._posts[:MAX_BATCH], self._asks[:MAX_BATCH]
+        del self._posts[:MAX_BATCH], self._asks[:MAX_BATCH]
+        self._exchange()
+
+    def _exchange(self) -> None:
+        """Exchange what is under way; nothing, to see whether the server is there."""
+        self._started = self._clock.monotonic()
+        commands = self._posted + [command for _, command, _, _ in self._asked]
+        self._link.exchange(commands, self._came, within_s=self._timeout_s if self.up else RETURN_WITHIN_S)
+
+    def _came(self, outcome: Outcome) -> None:
+        operations = {operation for operation, _, _, _ in self._asked}
+        if self._posted:
+            operations.add("settle")
+        if isinstance(outcome, LinkFailed):
+            for operation in operations or {"connect"}:
+                self._observer.store_failed(operation)
+            self._failed(outcome)
+            return
+        took_s = self._clock.monotonic() - self._started
+        for operation in operations:
+            self._observer.store_answered(operation, took_s)
+        self._distribute(outcome)
+        self._go_on()
+
+    def _distribute(self, replies: list[Any]) -> None:
+        posted, asked = self._posted, self._asked
+        self._posted, self._asked = [], []
+        for reply in replies[: len(posted)]:
+            if isinstance(reply, CommandRefused):
+                log.error("the limit store refused a settlement: %s", reply)
+                self._observer.store_failed("settle")
+                self._observer.settlement_dropped()
+        for (operation, _, future, late), reply in zip(asked, replies[len(posted) :], strict=True):
+            if isinstance(reply, CommandRefused):
+                log.error("the limit store refused to %s: %s", operation, reply)
+                self._observer.store_failed(operation)
+                _fail(future, late, sent=True)
+            elif not future.cancelled():
+                future.set_result(reply)
+            elif late is not None:
+                late(reply)
+        self._exchanged.set()
+
+    def _failed(self, failure: LinkFailed) -> None:
+        """Leave the server alone, but for a try at once where it was up, and then again and again."""
+        if self.up:
+            log.warning("the limit store does not answer: %s", failure)
+        wait_s = 0 if self.up else RETURN_EVERY_S
+        self._give_up(sent=failure.sent)
+        self._return = asyncio.get_running_loop().call_later(wait_s, self._exchange)
+
+    def _give_up(self, *, sent: bool) -> None:
+        """Keep what was posted, and tell whoever waits that there is no answer, and from now on whoever comes."""
+        self.up, self._busy = False, True
+        posted, asked, asks = self._posted, self._asked, self._asks
+        self._posted, self._asked, self._asks = [], [], []
+        self._posts[:0] = posted
+        for _, _, future, late in asked:
+            _fail(future, late, sent=sent)
+        for _, _, future, late in asks:
+            _fail(future, late, sent=False)
+
+
+def _fail(future: asyncio.Future[Any], late: Callable[[Any], None] | None, *, sent: bool) -> None:
+    failure = StoreUnavailable(sent=sent)
+    if not future.cancelled():
+        future.set_exception(failure)
+    elif late is not None:
+        late(failure)

@@ -1,0 +1,160 @@
+"""The way to the store's server: what its URL names, TLS, who is let in, and what is no such server."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gateway.admission.redis.scripts import Scripts
+from gateway.admission.redis.server import Server
+from gateway.admission.redis.store import RedisStore
+from gateway.admission.store import StoreUnavailable
+from gateway.clock import SystemClock
+from tests.limiting import Remembering, limit, reservation
+from tests.store_proxy import proxy_before
+from tests.store_server import StoreServer, own_store_server, shared_store_server, store_server  # noqa: F401 fixtures
+
+SECRET = "s3cret/%@:# ü"
+RIGHTS = "EVALSHA SCRIPT|LOAD TIME GET SET DEL EXISTS PTTL PEXPIRE SETRANGE ZADD ZREM ZCARD ZREMRANGEBYSCORE SELECT"
+CALL = reservation("call", (limit("day", 1), 1))
+
+
+@asynccontextmanager
+async def connected(url: str, observer: Remembering | None = None) -> AsyncIterator[RedisStore]:
+    store = RedisStore(url, SystemClock(), timeout_s=5, lease_s=30, observer=observer or Remembering())
+    store.start()
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize("database", ["/3", "?db=3"])
+@pytest.mark.parametrize("user", ["", "default", "al:ice/ü"])
+async def test_the_url_names_user_password_and_database(
+    own_store_server: StoreServer,  # noqa: F811
+    user: str,
+    database: str,
+) -> None:
+    with own_store_server.client() as client:
+        may = [f"+{word}".lower() for word in RIGHTS.split()]
+        client.execute_command("ACL", "SETUSER", user or "default", "reset", f">{SECRET}", "on", "~gw:*", *may)
+    who = f"{quote(user, '')}:{quote(SECRET, '')}"
+    async with connected(f"redis://{who}@127.0.0.1:{own_store_server.port}{database}") as store:
+        assert (await store.reserve(CALL)).admitted
+    with own_store_server.client(db=3, username=user or "default", password=SECRET) as client:
+        assert client.exists(CALL.record)
+
+
+async def test_the_url_names_what_the_server_lists_the_connection_as(store_server: StoreServer) -> None:  # noqa: F811
+    async with connected(f"{store_server.url}?client_name=gate") as store:
+        assert (await store.reserve(CALL)).admitted
+        with store_server.client() as client:
+            assert "gate" in [one["name"] for one in client.client_list()]
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://nobody:guess@127.0.0.1:{port}", "WRONGPASS"),
+        ("redis://:guess@127.0.0.1:{port}", "WRONGPASS"),
+        ("redis://127.0.0.1:{port}", "NOAUTH"),
+        ("redis://:s3cret@127.0.0.1:{port}/99", "ERR DB index is out of range"),
+        ("redis://:s3cret@127.0.0.1:1", "ConnectionRefusedError"),
+        ("redis://:s3cret@nowhere.invalid:{port}", "gaierror"),
+    ],
+)
+async def test_a_server_that_does_not_let_us_in_is_away_and_the_log_says_why(
+    own_store_server: StoreServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+    url: str,
+    reason: str,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    with own_store_server.client() as client:
+        client.config_set("requirepass", "s3cret")
+    observer = Remembering()
+    async with connected(url.format(port=own_store_server.port), observer) as store:
+        with pytest.raises(StoreUnavailable):
+            await store.reserve(CALL)
+    assert observer.failed == {"connect": 1}
+    (record,) = caplog.records
+    assert reason in record.message
+    assert "s3cret" not in caplog.text
+    assert "guess" not in caplog.text
+
+
+async def test_what_is_no_such_server_is_away(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as web:
+        port = web.sockets[0].getsockname()[1]
+        async with connected(f"redis://127.0.0.1:{port}") as store:
+            with pytest.raises(StoreUnavailable):
+                await store.reserve(CALL)
+    (record,) = caplog.records
+    assert "Protocol error" in record.message
+
+
+async def test_an_idle_connection_is_probed(store_server: StoreServer) -> None:  # noqa: F811
+    connection = await Server(store_server.url, Scripts(lease_s=1).all).connect()
+    assert connection._transport is not None
+    connected = connection._transport.get_extra_info("socket")
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert 0 < connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+    connection.abort()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_rediss_speaks_tls_to_whom_the_certificate_names(
+    store_server: StoreServer,  # noqa: F811
+    tmp_path: Path,
+    run: Callable[[Coroutine[None, None, None]], None],
+) -> None:
+    tls, authority = certified(tmp_path)
+
+    async def speak() -> None:
+        async with proxy_before(store_server.port, tls) as proxy:
+            where = f"{proxy.port}/0?ssl_ca_certs={authority}"
+            async with connected(f"rediss://127.0.0.1:{where}") as store:
+                assert (await store.reserve(CALL)).admitted
+                store.settle(CALL.settlement(None))
+            async with connected(f"rediss://localhost:{where}") as store:
+                with pytest.raises(StoreUnavailable):
+                    await store.reserve(CALL)
+
+    run(speak())
+
+
+def certified(directory: Path) -> tuple[ssl.SSLContext, Path]:
+    """Return a server's TLS context for 127.0.0.1, and the file of the certificate to trust."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "store")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, key_pem = directory / "store.pem", directory / "store.key"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_pem.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, key_pem)
+    return context, pem
