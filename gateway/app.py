@@ -84,6 +84,7 @@ class Gateway:
             Listener(self._pipeline, ModelPages(catalog, self._pipeline)),
             self._pipeline.malformed,
             head_timeout_s=settings.requests.head_timeout,
+            write_timeout_s=settings.server.write_timeout,
             max_field=MAX_FIELD_BYTES,
         )
 

@@ -143,12 +143,18 @@ class Pipeline:
         answer = Answer(request, now=trail.started)
         self._under_way.add(trail)
         try:
-            await path(request, answer, trail)
-        except Refusal as refusal:
-            self._refuse(answer, trail, refusal)
-        except Exception:  # noqa: BLE001 the one place: whatever it was, the client gets a 500 and the log the rest
-            _log.exception("a call met a defect", extra={"inference_id": trail.inference_id})
-            self._refuse(answer, trail, InternalError("An internal error happened; quote the INFERENCE-ID to support."))
+            try:
+                await path(request, answer, trail)
+            except Refusal as refusal:
+                self._refuse(answer, trail, refusal)
+            except Exception:  # noqa: BLE001 the one place: whatever it was, the client gets a 500 and the log the rest
+                _log.exception("a call met a defect", extra={"inference_id": trail.inference_id})
+                message = "An internal error happened; quote the INFERENCE-ID to support."
+                self._refuse(answer, trail, InternalError(message))
+            if request.connection.writing_paused:  # who pipelines must read, or would fill our memory
+                trail.untaken = True
+                await request.connection.until_writable()
+                trail.untaken = False
         finally:
             self._finish(answer, trail)
         return answer
@@ -219,6 +225,7 @@ class Pipeline:
         if self.draining and not self._under_way:
             self._all_done.set()
         trail.status = answer.sent_status or trail.status
+        trail.stalled = answer.connection.stalled
         record = trail.record()
         self._metrics.record(record)
         self._access_log.record(record)

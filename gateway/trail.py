@@ -14,11 +14,15 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class Trail:
-    """One call's facts. Times are monotonic seconds but for `started`. `cut`: its refusal came amid an answer."""
+    """One call's facts. Times are monotonic seconds but for `started`.
+
+    `cut`: its refusal came amid an answer. `untaken`: the client has not taken all of an answer that is complete.
+    `stalled`: it took nothing for so long that it was cut.
+    """
 
     __slots__ = (
         "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "cut", "endpoint", "inference_id",
-        "model", "outcome", "principal", "refusal", "started", "status",
+        "model", "outcome", "principal", "refusal", "stalled", "started", "status", "untaken",
     )  # fmt: skip
 
     def __init__(self, inference_id: str, endpoint: Endpoint, clock: Clock) -> None:
@@ -33,7 +37,7 @@ class Trail:
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
         self.client_gone = False
-        self.cut = False
+        self.cut = self.untaken = self.stalled = False
         self.status = CLIENT_CLOSED_REQUEST
         self._clock = clock
         self.began_at = clock.monotonic()
@@ -55,7 +59,7 @@ class Trail:
         record.stream = self.call is not None and self.call.stream
         record.usage = outcome.usage if outcome else None
         record.usage_missing = outcome.usage_missing if outcome else None
-        record.broken_by = outcome.broken_by if outcome else None
+        record.broken_by = "write_timeout" if self.stalled else outcome.broken_by if outcome else None
         record.replica = tried[-1].name if tried else None
         record.pool = model.pool.name if model else None
         record.attempts = len(tried)
@@ -72,6 +76,8 @@ class Trail:
                 return "broken"
             engines_fault = isinstance(self.refusal, UpstreamFailed | NoReplicaAvailable | Overloaded)
             return "upstream_failed" if engines_fault else "refused"
+        if self.untaken or self.stalled:
+            return "client_gone"
         if self.outcome is not None:
             return self.outcome.ending
         return "client_gone" if self.status == CLIENT_CLOSED_REQUEST else "ok"

@@ -178,6 +178,7 @@ async def listening(door: Door, path: pipeline.Path) -> AsyncIterator[int]:
         lambda request: serving.serve(request, "other", path),
         serving.malformed,
         head_timeout_s=DEADLINE_S,
+        write_timeout_s=None,
         max_field=1000,
     )
     server = await asyncio.get_running_loop().create_server(clients, "127.0.0.1", 0)

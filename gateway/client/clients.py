@@ -1,6 +1,7 @@
 """All clients that are connected to a listener: how they are answered, when their time is up, how all are let go."""
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from gateway.client.answer import Answer
@@ -16,8 +17,10 @@ LOOK_EVERY_S = 1.0
 class Clients:
     """The connections. Calling it makes the protocol of a new one.
 
-    `handle` answers a request, `malformed` what is none. A head has to arrive within `head_timeout_s`, and no field of
-    it may be longer than `max_field` bytes. `now` is the event loop's time, some `LOOK_EVERY_S` old at most.
+    `handle` answers a request, and returns once the client has most of the answer; `malformed` answers what is none. A
+    head has to arrive within `head_timeout_s`, and no field of it may be longer than `max_field` bytes. A client that
+    takes nothing of what waits for it is cut after `write_timeout_s`, or never if that is None. `now` is the event
+    loop's time, some `LOOK_EVERY_S` old at most.
     """
 
     def __init__(
@@ -26,6 +29,7 @@ class Clients:
         malformed: Callable[[Request], Answer],
         *,
         head_timeout_s: float,
+        write_timeout_s: float | None,
         max_field: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -34,6 +38,7 @@ class Clients:
         self.malformed = malformed
         self.max_field = max_field
         self._head_timeout_s = head_timeout_s
+        self._write_timeout_s = math.inf if write_timeout_s is None else write_timeout_s
         self._connections: set[ClientConnection] = set()
         self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)
 
@@ -63,5 +68,7 @@ class Clients:
     def _look_at_limits(self) -> None:
         self.now = self.loop.time()
         for connection in tuple(self._connections):
-            connection.check_time(self.now, idle_s=KEEP_ALIVE_S, head_s=self._head_timeout_s)
+            connection.check_time(
+                self.now, idle_s=KEEP_ALIVE_S, head_s=self._head_timeout_s, write_s=self._write_timeout_s
+            )
         self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)

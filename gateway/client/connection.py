@@ -4,6 +4,7 @@ Reads strictly (llhttp): what two readers could take for different requests is r
 """
 
 import asyncio
+import math
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ import httptools
 
 from gateway.client.answer import Answer
 from gateway.client.request import Request
+from gateway.client.stall import Stall, waiting_for
 
 if TYPE_CHECKING:
     from gateway.client.clients import Clients
@@ -46,20 +48,21 @@ class Flow(Protocol):
 class ClientConnection(asyncio.Protocol):
     """A connection that belongs to `clients`, who say how its requests are answered and when time is up.
 
-    `flow` feeds the current answer. `closing`: the answer under way is the last.
+    `flow` feeds the current answer. `closing`: the answer under way is the last. `stalled`: it was cut, because the
+    client took nothing of it for too long.
     """
 
     __slots__ = (
         "_arrival", "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_heads", "_held",
-        "_malformed", "_parser", "_receiving", "_since", "_target", "_task", "_waiting", "_writable", "closing",
-        "flow", "transport", "write", "writing_paused",
+        "_malformed", "_parser", "_receiving", "_since", "_stall", "_target", "_task", "_waiting", "_writable",
+        "closing", "flow", "stalled", "transport", "write", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, clients: "Clients") -> None:
         self.transport: asyncio.Transport | None = None
         self.flow: Flow | None = None
         self.writing_paused = False
-        self.closing = False
+        self.closing = self.stalled = False
         self.write: Callable[[bytes], None] = _nowhere
         self._clients = clients
         self._parser = httptools.HttpRequestParser(self)
@@ -76,6 +79,7 @@ class ClientConnection(asyncio.Protocol):
         self._deaf = False  # nothing that still comes matters
         self._held = False  # reading is paused
         self._writable: asyncio.Future[None] | None = None
+        self._stall: Stall | None = None
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
@@ -88,9 +92,12 @@ class ClientConnection(asyncio.Protocol):
         if self._idle and not self._deaf:
             self._close()
 
-    def check_time(self, now: float, *, idle_s: float, head_s: float) -> None:
-        """Close where a limit has passed: lingering, waiting for the rest of a head, or without a request at all."""
-        if self._deaf:
+    def check_time(self, now: float, *, idle_s: float, head_s: float, write_s: float) -> None:
+        """Close where a limit has passed: of taking nothing, of lingering, of waiting for a head or for a request."""
+        if self._stalled_s(now) >= write_s:
+            self.stalled = True
+            self.abort()
+        elif self._deaf:
             if now >= self._since + LINGER_S:
                 self.abort()
         elif self._idle and now >= self._since + (head_s if self._head_open else idle_s):
@@ -104,6 +111,12 @@ class ClientConnection(asyncio.Protocol):
         if self._held and self.transport is not None and not self._too_much():
             self._held = False
             self.transport.resume_reading()
+
+    async def until_writable(self) -> None:
+        """Wait until the client has taken most of what waits for it, where that is much."""
+        if self.writing_paused:
+            self._writable = self._clients.loop.create_future()
+            await self._writable
 
     # From the transport.
 
@@ -161,6 +174,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Called by the transport at its low-water mark."""
         self.writing_paused = False
+        self._stall = None
         if self.flow is not None:
             self.flow.client_resumed()
         if self._writable is not None and not self._writable.done():
@@ -312,13 +326,19 @@ class ClientConnection(asyncio.Protocol):
         answer = await self._clients.handle(request)
         if not request.complete:
             await request.discard(timeout_s=LINGER_S)
-        if self.writing_paused:  # who pipelines must read, or would fill our memory
-            await self._until_writable()
         return answer.keep_alive and request.complete and not self.closing
 
-    async def _until_writable(self) -> None:
-        self._writable = self._clients.loop.create_future()
-        await self._writable
+    def _stalled_s(self, now: float) -> float:
+        """For how long the client has taken nothing of what waits for it; while more is written, nobody can tell."""
+        transport = self.transport
+        told = self.writing_paused or self._idle or self._deaf
+        if transport is None or not told or not transport.get_write_buffer_size():
+            self._stall = None
+            return 0.0
+        waiting = waiting_for(transport)
+        if self._stall is None:
+            self._stall = Stall(waiting, now)
+        return self._stall.lasted(waiting, now)
 
     def _give_up_reading(self) -> None:
         """What came is not HTTP: the requests before it are answered, and one whose body it is in gets no more."""
@@ -343,8 +363,9 @@ class ClientConnection(asyncio.Protocol):
             self.transport.write_eof()  # closing while it still sends could take the answer from it
 
     def _close(self) -> None:
-        """Close, once what was written is sent."""
+        """Close, once what was written is sent: however long that takes, as long as the client takes some of it."""
         self._deaf = True
+        self._since = math.inf
         if self.transport is not None:
             self.transport.close()
 

@@ -36,6 +36,7 @@ class Server(Section):
     workers: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=1)] = 1
     max_body: Size = 20 * 2**20
     drain_timeout: Duration = 30.0
+    write_timeout: Annotated[Duration, Field(gt=0)] | None = 60.0
 
 
 class Admin(Section):

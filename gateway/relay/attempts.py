@@ -141,7 +141,7 @@ class Attempts:
     def cut(self) -> None:
         """End the call visibly: the gateway stops."""
         self._cut = True
-        if self._exchange is not None:
+        if self._exchange is not None and not self._exchange.over:
             self._exchange.cut("draining")
 
     @property

@@ -105,9 +105,14 @@ class Exchange:
             return Failure(limit)
         except OSError:
             return Failure("connect")
-        if not self._over():  # it may have been cut meanwhile
+        if not self.over:  # it may have been cut meanwhile
             await self._ask(connection, request)
         return self._verdict()
+
+    @property
+    def over(self) -> bool:
+        """Whether the engine's answer has ended, one way or the other."""
+        return self.reading.ended or self.reading.broken_by is not None
 
     @property
     def asked(self) -> bool:
@@ -125,7 +130,7 @@ class Exchange:
             answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{STREAM_FIELDS}{fields}")
         answer.send(self._held_body())
         self._held.clear()
-        if not self._over():
+        if not self.over:
             self._answer = answer
             self._watch_client(answer.connection)
             self._stage = self._loop.create_future()
@@ -142,7 +147,7 @@ class Exchange:
 
     def check_time(self, now: float) -> None:
         """Cut the answer where one of its limits has passed; else it may be time for a comment."""
-        if self._over():
+        if self.over:
             return
         passed = self._passed(now)
         if passed is not None:
@@ -218,7 +223,7 @@ class Exchange:
         self._asked_at = self._loop.time()
         self._upstream.watch(self)
         connection.send(request, self)
-        if not self._over():
+        if not self.over:
             self._stage = self._loop.create_future()
             await self._stage
 
@@ -237,7 +242,7 @@ class Exchange:
             return judge(self._status, self._held_body())
         asked_for = self._stream is not None if isinstance(reading, Stream) else reading.began
         # We accept no encoding: what comes encoded all the same can be neither counted nor labelled for the client.
-        if not asked_for or self._encoded or (self._over() and not reading.began):
+        if not asked_for or self._encoded or (self.over and not reading.began):
             return Failure("malformed")
         self.first_byte_at = self._clock.monotonic()
         return None
@@ -253,9 +258,6 @@ class Exchange:
         self._held_bytes += len(data)
         if self._held_bytes > MAX_WHOLE_BYTES:
             self.cut("garbage")
-
-    def _over(self) -> bool:
-        return self.reading.ended or self.reading.broken_by is not None
 
     def _held_body(self) -> bytes:
         return self._held[0] if len(self._held) == 1 else b"".join(self._held)

@@ -8,7 +8,8 @@ from gateway.relay.endings import Break
 Ending = Literal["ok", "broken", "client_gone"]
 Missing = Literal["not_reported", "engine_died", "client_gone", "event_too_large"]
 # What ended an answer early once it had begun. engine_error: the engine said so itself, inside the stream.
-BrokenBy = Break | Literal["engine_error"]
+# write_timeout: the client took nothing for too long.
+BrokenBy = Break | Literal["engine_error", "write_timeout"]
 
 
 class Outcome(NamedTuple):
