@@ -4,6 +4,7 @@ Decoding JSON costs more than all else here, so only an event that may hold usag
 decoded, and of running totals only the last.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jiter
@@ -24,16 +25,25 @@ class Scanner:
     """Watches one stream.
 
     `choices` is how many choices the answer carries: with a finish reason for each, a stream without `[DONE]` is whole.
+    `every_end`: the engine tells each choice's end, so that `[DONE]` without them is none. `began`: something came that
+    is of an answer; an error is not, nor `[DONE]`, nor a usage alone.
     """
 
-    __slots__ = ("_choices", "_finished", "_latest", "_started", "_tally", "content_events", "done", "error", "events")
+    __slots__ = (
+        "_aborted", "_choices", "_every_end", "_finished", "_latest", "_started", "_tally",
+        "began", "content_events", "done", "error",
+    )  # fmt: skip
 
-    def __init__(self, *, choices: int = 1, prompts: int = 1, summed_usage: bool = False) -> None:
-        self.events = 0
+    def __init__(
+        self, *, choices: int = 1, prompts: int = 1, summed_usage: bool = False, every_end: bool = False
+    ) -> None:
+        self.began = False
         self.content_events = 0
         self.done = False
         self.error: dict[str, Any] | None = None
+        self._aborted = False
         self._choices = choices
+        self._every_end = every_end
         self._finished: set[int] = set()
         self._tally = Tally(summed=summed_usage, prompts=prompts, choices=choices)
         self._latest: bytes | None = None  # a running total that is not decoded, because the next may replace it
@@ -48,8 +58,10 @@ class Scanner:
 
     @property
     def complete(self) -> bool:
-        """Whether what came is a whole answer: `[DONE]`, or a finish reason for every choice; and no error."""
-        return self.error is None and (self.done or len(self._finished) >= self._choices)
+        """Whether what came is a whole answer: `[DONE]`, or a finish reason for every choice; and nothing broke off."""
+        if self.error is not None or self._aborted:
+            return False
+        return len(self._finished) >= self._choices or (self.done and not self._every_end)
 
     def event(self, event: bytes) -> None:
         """Take in one event, however it is written."""
@@ -60,14 +72,12 @@ class Scanner:
         if not data:
             return
         if data.startswith(_DONE):
-            self.events += 1
             self.done = True
         else:
             self.line(data)
 
     def again(self, total: bytes | None) -> None:
         """Take in one event with text and nothing final in it; `total`: it itself, where it bears a running total."""
-        self.events += 1
         self.content_events += 1
         if total is not None:
             self._latest = total
@@ -75,7 +85,6 @@ class Scanner:
     def line(self, data: bytes) -> bool:
         """Take in one event whose data is one line of JSON; whether it is one of many, with nothing final in it."""
         self._started = True
-        self.events += 1
         if _bears_content(data):
             self.content_events += 1
         running = self._choices == 1 and _RUNNING in data and b'"error"' not in data
@@ -83,14 +92,17 @@ class Scanner:
             self._latest = data
         elif not running and (b'"error"' in data or _bears_finish_reason(data) or _bears_usage(data)):
             self._decode(data)
+            return False
+        self.began = True
         return running
 
     def _decode(self, data: bytes) -> None:
         try:
             event = jiter.from_json(data.removeprefix(b"data: "))
         except ValueError:
-            return
+            event = None
         if not isinstance(event, dict):
+            self.began = True
             return
         error = event.get("error")
         if error:
@@ -98,10 +110,20 @@ class Scanner:
         if self._tally.note(event):
             self._latest = None  # what came before it is out of date
         choices = event.get("choices")
+        self.began = self.began or not (error or choices == [])
         for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and choice.get("finish_reason"):
+            if not isinstance(choice, dict):
+                continue
+            if broke_off(choice):
+                self._aborted = True
+            elif choice.get("finish_reason"):
                 index = choice.get("index")
                 self._finished.add(index if isinstance(index, int) else 0)
+
+
+def broke_off(choice: Mapping[str, Any]) -> bool:
+    """Whether the engine gave a choice up unfinished: so vLLM ends what is under way when it is stopped."""
+    return choice.get("finish_reason") == "abort"
 
 
 def _bears_usage(data: bytes) -> bool:

@@ -25,7 +25,10 @@ class Stream:
     client did not ask for; None where it gets all.
     """
 
-    __slots__ = ("_alike", "_call", "_events", "_given_up", "_scanner", "_unasked", "at_boundary", "broken_by", "ended")
+    __slots__ = (
+        "_alike", "_call", "_events", "_false_end", "_given_up", "_scanner", "_unasked",
+        "at_boundary", "broken_by", "ended",
+    )  # fmt: skip
 
     def __init__(self, call: Call, *, engine: str, unasked: Unasked | None = None) -> None:
         self.ended = False
@@ -33,10 +36,16 @@ class Stream:
         self.at_boundary = True
         self._call = call
         self._events = Events()
-        self._scanner = Scanner(choices=call.choices, prompts=call.prompts, summed_usage=engine == "llamacpp")
+        self._scanner = Scanner(
+            choices=call.choices,
+            prompts=call.prompts,
+            summed_usage=engine == "llamacpp",
+            every_end=engine == "vllm",
+        )
         self._unasked = unasked
         self._alike = Alike() if call.choices == 1 and (unasked is None or unasked.only_cuts) else None
         self._given_up = False
+        self._false_end = b""  # `[DONE]` behind an answer that is not whole: a client would take it for one
 
     def feed(self, data: bytes) -> bytes:
         """Take in the next bytes, and return those that the client gets now."""
@@ -49,6 +58,8 @@ class Stream:
         ]
         if self._unasked is not None:
             data = b"".join(shown)
+        if self._false_end:
+            data = data.replace(self._false_end, b"")
         if self._events.overflowed:
             data += self._give_up()
         return data
@@ -75,9 +86,8 @@ class Stream:
 
     @property
     def began(self) -> bool:
-        """Whether there is something to relay: an event other than `[DONE]`, and than an error before all others."""
-        scanner = self._scanner
-        return scanner.events - scanner.done > (scanner.error is not None)
+        """Whether there is something to relay: an event other than `[DONE]`, an error, or a usage alone."""
+        return self._scanner.began
 
     @property
     def refused(self) -> Mapping[str, Any] | None:
@@ -93,9 +103,9 @@ class Stream:
     def whole(self) -> bool:
         """Whether the client needs no further sign: the answer is complete, or the engine said that it is not."""
         scanner = self._scanner
-        if scanner.error is not None or scanner.done:
+        if scanner.error is not None:
             return True
-        return self.ended and (scanner.complete or self._events.overflowed)
+        return (scanner.done or self.ended) and (scanner.complete or self._events.overflowed)
 
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
@@ -135,7 +145,10 @@ class Stream:
     def _event(self, event: bytes) -> bytes:
         if self._alike is not None:
             self._alike.forget()
+        done = self._scanner.done
         self._scanner.event(event)
+        if self._scanner.done and not done and not self.whole:
+            self._false_end = event
         return event if self._unasked is None else self._unasked.event(event)
 
     def _reason(self) -> BrokenBy:

@@ -9,6 +9,7 @@ from gateway.calls.usage import BYTES_PER_TOKEN, Usage
 from gateway.relay import tally
 from gateway.relay.endings import Break
 from gateway.relay.outcome import Outcome
+from gateway.relay.scanner import broke_off
 
 
 class Whole:
@@ -25,12 +26,16 @@ class Whole:
         self._answer: dict[str, Any] | None = None
 
     def take(self, body: bytes) -> None:
-        """Take in the whole body of a success."""
+        """Take in the whole body of a success. Where the engine broke off itself, it is none."""
         try:
             answer = jiter.from_json(body)
         except ValueError:
             return
-        if isinstance(answer, dict) and isinstance(answer.get("choices"), list):
+        if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
+            return
+        if any(isinstance(choice, dict) and broke_off(choice) for choice in answer["choices"]):
+            self.broken_by = "unfinished"
+        else:
             self._answer = answer
 
     @property

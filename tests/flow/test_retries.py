@@ -9,7 +9,19 @@ import pytest
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, ScriptedEngine, Step, close, never, reset
 from tests.envelope import error_of
-from tests.transcripts import DONE, answer, chat, chat_role, chunked, error_event, head, http, sse, transcript
+from tests.transcripts import (
+    DONE,
+    answer,
+    chat,
+    chat_role,
+    chunked,
+    error_event,
+    head,
+    http,
+    sse,
+    transcript,
+    usage_event,
+)
 
 OUTPUT = 50
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": OUTPUT}
@@ -64,6 +76,7 @@ STREAM_ONLY: dict[str, tuple[Step, ...]] = {
     "an event without its blank line": (head(), chunked(chat_role()[:-1]), reset),
     "an error and its end": (sse([error_event(), DONE]),),
     "an error and no end": (head(), chunked(b": keep-alive\n\n" + error_event()), never),
+    "a usage and its end": (sse([usage_event(3, 0), DONE]),),
     "an error and a reset": (head(), chunked(error_event()), reset),
 }
 WHOLE_ONLY: dict[str, tuple[Step, ...]] = {

@@ -224,8 +224,8 @@ async def test_a_replica_that_takes_no_connection_in_time_has_a_result_of_its_ow
     [
         ("idle", "60s", "200ms", (never,), "idle_timeout"),
         ("total", "60s", "300ms", (for_ever(PING),), "total_timeout"),
-        ("total", "100ms", "5s", (pause(0.25), chunked(DONE), LAST_CHUNK), None),
-        ("idle", "100ms", "5s", (pause(0.25), chunked(DONE), LAST_CHUNK), None),
+        ("total", "100ms", "5s", (pause(0.25), chunked(chat(" b", finish_reason="stop") + DONE), LAST_CHUNK), None),
+        ("idle", "100ms", "5s", (pause(0.25), chunked(chat(" b", finish_reason="stop") + DONE), LAST_CHUNK), None),
     ],
 )
 async def test_a_models_own_timeout_holds_in_place_of_its_pools(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.calls.usage import Usage
 from gateway.relay.events import MAX_EVENT_BYTES, Events
 from gateway.relay.scanner import Scanner
-from tests.transcripts import DONE, capture, chat, chat_role, error_event, event, transcript, usage_event
+from tests.transcripts import DONE, capture, chat, chat_role, error_event, event, transcript, usage_event, usage_of
 
 STREAM = b"".join(transcript(" Hé\u2028llo", " \U0001f600", usage=(7, 2)))
 
@@ -47,7 +47,7 @@ def scanned(*pieces: bytes, choices: int = 1, prompts: int = 1) -> Scanner:
 def facts(watch: Watch) -> tuple[object, ...]:
     told = watch.told
     return (
-        told.events,
+        told.began,
         told.content_events,
         told.done,
         told.usage,
@@ -62,7 +62,7 @@ def facts(watch: Watch) -> tuple[object, ...]:
 def test_a_cut_at_every_byte_changes_nothing(ending: bytes, bom: bytes) -> None:
     stream = bom + STREAM.replace(b"\n", ending)
     whole = facts(watched(stream))
-    assert whole == (5, 2, True, Usage(prompt=7, completion=2), None, True, True)
+    assert whole == (True, 2, True, Usage(prompt=7, completion=2), None, True, True)
     for cut in range(1, len(stream)):
         assert facts(watched(stream[:cut], stream[cut:])) == whole
     assert facts(watched(*(stream[i : i + 1] for i in range(len(stream))))) == whole
@@ -198,10 +198,33 @@ def test_an_engine_killed_in_the_middle_of_a_stream_says_so() -> None:
     assert not told.complete
 
 
-@pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "abort", "content_filter"])
+@pytest.mark.parametrize("finish", ["stop", "length", "tool_calls", "content_filter"])
 def test_every_finish_reason_counts(finish: str) -> None:
     assert scanned(chat("a", finish_reason=finish)).complete
     assert scanned(event({"choices": [{"index": 0, "finish_reason": finish}]}).replace(b":", b": ")).complete
+
+
+def test_what_the_engine_broke_off_is_not_complete_whatever_follows() -> None:
+    aborted = chat("", finish_reason="abort", usage=usage_of((7, 2)))
+    told = scanned(chat("a"), aborted, usage_event(7, 2), DONE)
+    assert (told.complete, told.done, told.usage) == (False, True, Usage(prompt=7, completion=2))
+    assert not scanned(chat("a", index=1, finish_reason="stop"), aborted, DONE, choices=2).complete
+
+
+def test_done_needs_the_end_of_each_choice_where_the_engine_tells_every_end() -> None:
+    for choices, complete in ((1, True), (2, False)):
+        told = Scanner(choices=choices, every_end=True)
+        for one in [chat("a", finish_reason="stop"), DONE]:
+            told.event(one)
+        assert told.complete is complete
+    assert scanned(chat("a", finish_reason="stop"), DONE, choices=2).complete  # an engine that ignores n
+
+
+@pytest.mark.parametrize("one", [DONE, error_event(), usage_event(7, 0), b": ping\n\n"])
+def test_what_is_not_of_an_answer_is_no_beginning(one: bytes) -> None:
+    assert not scanned(one).began
+    assert scanned(one, chat_role()).began
+    assert scanned(chat_role(), one).began
 
 
 def test_an_empty_finish_reason_on_running_events_is_none() -> None:
