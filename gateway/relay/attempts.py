@@ -127,6 +127,7 @@ class Attempts:
                             await self._relay(exchange, answer, fields)
                         else:
                             exchange.deliver(answer, fields)
+                        replica.learn(reading.fingerprint)
                         return
                     self._exchange = None
                     if isinstance(verdict, Failure):

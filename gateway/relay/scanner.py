@@ -31,7 +31,7 @@ class Scanner:
 
     __slots__ = (
         "_aborted", "_choices", "_every_end", "_finished", "_latest", "_started", "_tally",
-        "began", "content_events", "done", "error",
+        "began", "content_events", "done", "error", "fingerprint",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +41,7 @@ class Scanner:
         self.content_events = 0
         self.done = False
         self.error: dict[str, Any] | None = None
+        self.fingerprint = ""  # how the engine names its build
         self._aborted = False
         self._choices = choices
         self._every_end = every_end
@@ -109,6 +110,7 @@ class Scanner:
             self.error = error if isinstance(error, dict) else {"message": str(error)}
         if self._tally.note(event):
             self._latest = None  # what came before it is out of date
+        self.fingerprint = event.get("system_fingerprint") or self.fingerprint
         choices = event.get("choices")
         self.began = self.began or not (error or choices == [])
         for choice in choices if isinstance(choices, list) else ():

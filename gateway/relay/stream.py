@@ -107,6 +107,11 @@ class Stream:
             return True
         return (scanner.done or self.ended) and (scanner.complete or self._events.overflowed)
 
+    @property
+    def fingerprint(self) -> object:
+        """How the engine names its build, once the answer is complete; empty where it does not name it."""
+        return self._scanner.fingerprint if self._scanner.complete else None
+
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
         ending: Ending = "ok"

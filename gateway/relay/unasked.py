@@ -111,8 +111,6 @@ class Unasked:
 
     def _total(self, event: bytes) -> bytes:
         moved = self._moved.search(event) if self._moved else None
-        if moved and self._engine == "vllm":
-            self._replica.fingerprint = moved[0]
         ready = self._release(moved[0] if moved else b"")
         self._took_out = not self._asking.keep_total
         return ready if self._took_out else ready + event

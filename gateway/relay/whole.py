@@ -43,6 +43,11 @@ class Whole:
         """Whether the body is what a completion looks like."""
         return self._answer is not None
 
+    @property
+    def fingerprint(self) -> object:
+        """How the engine names its build; empty where it does not."""
+        return None if self._answer is None else self._answer.get("system_fingerprint") or ""
+
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
         if self._answer is None:

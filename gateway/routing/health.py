@@ -44,6 +44,7 @@ class Prober:
             up = streak.note(good=await self._probe(pool.health, replica))
             if up != replica.up:
                 replica.up = up
+                replica.fingerprint = None  # it may come back as another build
                 _log.warning("replica %s of pool %s is %s", replica.name, pool.name, "up" if up else "down")
             # Jitter keeps the probes of many gateways from falling together.
             await asyncio.sleep(pool.health.interval * self._chance.uniform(0.8, 1.2))

@@ -1,5 +1,6 @@
 """One engine server, and how it is doing."""
 
+import json
 from urllib.parse import urlsplit
 
 from gateway.config import PoolEntry, ReplicaEntry
@@ -29,7 +30,13 @@ class Replica:
         self.weight = entry.weight
         self.in_flight = 0
         self.up = True
-        self.fingerprint: bytes | None = None  # how its last stream named its build, as a JSON member
+        self.fingerprint: bytes | None = None  # how its last answer named its build, as a JSON member
+
+    def learn(self, fingerprint: object) -> None:
+        """Take in how a complete answer named the engine's build: empty where it did not, None if nobody knows."""
+        if isinstance(fingerprint, str):
+            member = f',"system_fingerprint":{json.dumps(fingerprint, ensure_ascii=False)}'
+            self.fingerprint = member.encode() if fingerprint else b""
 
     @property
     def authority(self) -> str:

@@ -113,7 +113,7 @@ def two_choices(*, asked: bool) -> bytes:
 def test_vllm_with_several_choices_is_asked_once_its_fingerprint_is_known() -> None:
     replica, several = replica_of("vllm"), call_of(n=2)
     assert asking(several, "vllm", replica) is None
-    shown(b"".join(transcript("a", usage=(1, 1), continuous=True)), engine="vllm", call=call_of(), replica=replica)
+    replica.learn(FINGERPRINT)
     client, usage = shown(two_choices(asked=True), engine="vllm", call=several, replica=replica)
     assert client == two_choices(asked=False)
     assert usage == Usage(prompt=7, completion=3)
