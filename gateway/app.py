@@ -79,6 +79,7 @@ class Gateway:
             new_id=_ids().__next__,
             requests=settings.requests,
             max_body=settings.server.max_body,
+            body_budget=settings.server.body_budget,
         )
         self._clients = Clients(
             Listener(self._pipeline, ModelPages(catalog, self._pipeline)),

@@ -9,7 +9,7 @@
     ├── InternalError (500)
     ├── UpstreamFailed (502)  UpstreamError  UpstreamTimeout
     ├── DeadlinePassed (502)
-    └── Unavailable (503)     NoReplicaAvailable  Overloaded  Draining  LimitsUnavailable  IdentityUnavailable
+    └── Unavailable (503)     NoReplicaAvailable  Overloaded  NoRoom  Draining  LimitsUnavailable  IdentityUnavailable
 
 A refusal says what, where (`param`) and what to do. It never holds a token, an address of a replica, or a class name.
 """
@@ -233,6 +233,12 @@ class NoReplicaAvailable(Unavailable):
 
 class Overloaded(Unavailable):
     """Every replica said that it is full."""
+
+    code = "overloaded"
+
+
+class NoRoom(Unavailable):
+    """The bodies of the calls under way leave no room for another: `server.body_budget`."""
 
     code = "overloaded"
 

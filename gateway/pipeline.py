@@ -14,6 +14,7 @@ from gateway.calls.usage import Usage
 from gateway.client.answer import Answer, Fields, lines
 from gateway.client.deadline import deadline_of
 from gateway.client.request import Request
+from gateway.client.room import Room
 from gateway.clock import Clock
 from gateway.config import Requests
 from gateway.errors import (
@@ -22,6 +23,7 @@ from gateway.errors import (
     DeadlinePassed,
     Draining,
     InternalError,
+    NoRoom,
     Refusal,
     Unauthorized,
 )
@@ -66,6 +68,7 @@ class Pipeline:
         new_id: Callable[[], str],
         requests: Requests,
         max_body: int,
+        body_budget: int,
     ) -> None:
         self.draining = False
         self._authenticator = authenticator
@@ -78,6 +81,7 @@ class Pipeline:
         self._new_id = new_id
         self._requests = requests
         self._max_body = max_body
+        self._room = Room(body_budget)
         self._under_way: set[Trail] = set()
         self._all_done = asyncio.Event()  # set by the last call to end while draining
 
@@ -156,6 +160,7 @@ class Pipeline:
                 await request.connection.until_writable()
                 trail.untaken = False
         finally:
+            request.leave_room()
             self._finish(answer, trail)
         return answer
 
@@ -197,8 +202,8 @@ class Pipeline:
         if body is None:
             began = self._clock.monotonic()
             try:
-                body = await request.body(limit=self._max_body, timeout_s=self._requests.body_timeout)
-            except BadRequest:
+                body = await request.body(limit=self._max_body, timeout_s=self._requests.body_timeout, room=self._room)
+            except (BadRequest, NoRoom):
                 answer.close_after()  # so that the client stops sending the rest
                 raise
             trail.body_wait_s = self._clock.monotonic() - began

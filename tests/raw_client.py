@@ -33,9 +33,9 @@ class RawClient:
         await self.send(data)
         return await self.answer(bodiless=bodiless)
 
-    async def answer(self, *, bodiless: bool = False) -> Reply:
+    async def answer(self, *, bodiless: bool = False, within_s: float = DEADLINE_S) -> Reply:
         """Read the next answer, interim ones included; `bodiless`: it answers HEAD, or is an interim one."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(within_s):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").removesuffix("\r\n\r\n")
             line, *fields = head.split("\r\n")
             assert line.startswith("HTTP/1.1 ")

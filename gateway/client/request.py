@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.errors import InvalidJson, RequestTooLarge
+from gateway.client.room import Room
+from gateway.errors import InvalidJson, NoRoom, RequestTooLarge
 
 if TYPE_CHECKING:
     from gateway.client.connection import ClientConnection
 
 # What is kept of a body that nobody has asked for: one read. A stranger cannot make us buffer more.
 UNASKED_BYTES = 64 * 1024
+# When there may be room again: engines take a while with what is large.
+_ROOM_AFTER_S = 5
 
 
 class Request:
@@ -21,8 +24,8 @@ class Request:
     """
 
     __slots__ = (
-        "_arrived", "_body", "_broken", "_limit", "_size", "complete", "connection", "fields", "http_1_0", "keep_alive",
-        "method", "target",
+        "_arrived", "_body", "_broken", "_crowded", "_limit", "_room", "_size", "_taken", "complete", "connection",
+        "fields", "http_1_0", "keep_alive", "method", "target",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +49,9 @@ class Request:
         self._size = 0
         self._limit: int | None = None  # of the body, once somebody reads it
         self._broken = False
+        self._room: Room | None = None  # of the body, once it counts
+        self._taken = 0
+        self._crowded = False  # there was not enough
         self._arrived: asyncio.Future[None] | None = None
 
     def text(self, name: bytes) -> str | None:
@@ -54,19 +60,24 @@ class Request:
         return None if value is None else value.decode("ascii", "surrogateescape")
 
     def body_at_hand(self, *, limit: int) -> bytes | None:
-        """Return the whole body if it came with the head, as small ones do; else None."""
+        """Return the whole body if it came with the head, as small ones do; else None. It takes no room to speak of."""
         return self._handed_over() if self.complete and self._size <= limit else None
 
-    async def body(self, *, limit: int, timeout_s: float) -> bytes:
-        """Return the whole body, waiting for it.
+    async def body(self, *, limit: int, timeout_s: float, room: Room) -> bytes:
+        """Return the whole body, waiting for it. It takes `room` until `leave_room`.
 
         Raises:
             RequestTooLarge: it is declared or found to be larger than `limit` bytes.
+            NoRoom: there is no room for what is declared, or for what came.
             InvalidJson: it did not arrive within `timeout_s`, or its framing is broken.
         """
         self._limit = limit
-        if max(int(self.fields.get(b"content-length", b"0")), self._size) > limit:
+        size = max(int(self.fields.get(b"content-length", b"0")), self._size)
+        if size > limit:
             raise _too_large(limit)
+        self._room = room
+        if not room.has(size) or not self._take(self._size):
+            raise _crowded()
         if not (self.complete or self._broken):
             self._ask_for_the_rest()
             try:
@@ -74,6 +85,8 @@ class Request:
                     await self._end_of_body()
             except TimeoutError:
                 raise InvalidJson(f"The body did not arrive within {timeout_s:g} s.") from None
+        if self._crowded:
+            raise _crowded()
         if self._size > limit:
             raise _too_large(limit)
         if self._broken:
@@ -91,6 +104,12 @@ class Request:
         except TimeoutError:
             return
 
+    def leave_room(self) -> None:
+        """Let others have the room that the body took: its call has ended."""
+        if self._room is not None:
+            self._room.give_back(self._taken)
+            self._room = None
+
     # From the connection.
 
     @property
@@ -101,7 +120,7 @@ class Request:
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the body; what is beyond the limit is not kept."""
         self._size += len(data)
-        if self._limit is None or self._size <= self._limit:
+        if self._limit is None or (self._size <= self._limit and self._take(len(data))):
             self._body.append(data)
         elif self._limit:
             self._tell()
@@ -110,6 +129,16 @@ class Request:
         """Take the end of the body: it is complete, or its framing is broken and nothing more will come."""
         self.complete, self._broken = not broken, broken
         self._tell()
+
+    def _take(self, size: int) -> bool:
+        """Take room for the next bytes; where there is none, leave all of it at once to those who come after."""
+        if self._room is None or not self._room.take(size):
+            self._crowded = True
+            self._body.clear()
+            self.leave_room()
+            return False
+        self._taken += size
+        return True
 
     def _handed_over(self) -> bytes:
         """Return the body, and keep none of it: a call may last for minutes."""
@@ -134,3 +163,10 @@ class Request:
 
 def _too_large(limit: int) -> RequestTooLarge:
     return RequestTooLarge(f"The body is larger than {limit} bytes; shorten the messages or send smaller images.")
+
+
+def _crowded() -> NoRoom:
+    return NoRoom(
+        "Too many large bodies are under way here at once; send it again after the time in Retry-After.",
+        retry_after_s=_ROOM_AFTER_S,
+    )

@@ -1,6 +1,6 @@
 """`server` and `admin`: where this process listens, and for whom."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -35,8 +35,15 @@ class Server(Section):
     listen: Listen = _listen("0.0.0.0:8080")
     workers: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=1)] = 1
     max_body: Size = 20 * 2**20
+    body_budget: Size = 256 * 2**20
     drain_timeout: Duration = 30.0
     write_timeout: Annotated[Duration, Field(gt=0)] | None = 60.0
+
+    @model_validator(mode="after")
+    def _largest_fits(self) -> Self:
+        if self.body_budget < self.max_body:
+            raise ValueError("body_budget: less than max_body, so that the largest bodies would always be refused")
+        return self
 
 
 class Admin(Section):

@@ -9,7 +9,8 @@ from typing import Any
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine, flood, script
 from tests.processes import Processes, Running
-from tests.transcripts import chat, chunked, head
+from tests.raw_client import raw_client
+from tests.transcripts import answer, chat, chunked, head, http
 
 STREAM: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 EVENT = chunked(chat("x" * 4000) * 16)
@@ -21,6 +22,9 @@ HELD_BYTES = 2 * (64 + 256) * 1024
 # What the process may take besides: it has just begun to work.
 SLACK_BYTES = 16 * 2**20
 
+UPLOADS, UPLOAD_BYTES, BUDGET_BYTES = 200, 10_000_000, 128 * 2**20
+# A body is there as it came and as it goes to its engine, and for a moment as what is read in it.
+COPIES = 2.5
 _log = logging.getLogger(__name__)
 
 
@@ -98,3 +102,44 @@ async def test_clients_that_read_slowly_or_not_at_all_cost_a_bounded_part_of_the
     _log.info("at most %d KiB for each of %d streams", max(peaks) // streams // 1024, streams)
     assert max(peaks) < streams * HELD_BYTES + SLACK_BYTES
     assert peaks[-1] < peaks[0] + SLACK_BYTES
+
+
+async def upload(gateway: Running, token: str) -> int:
+    """Send a call of ten megabytes as fast as it is taken; return the status that it is answered with."""
+    body = b'{"model":"tiny","messages":[{"role":"user","content":"%b"}]}' % (b"a" * UPLOAD_BYTES)
+    fields = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+    async with raw_client(gateway.port) as client:
+        sending = asyncio.create_task(client.send(f"{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body))
+        status = (await client.answer(within_s=60)).status
+        sending.cancel()
+        await asyncio.wait({sending})
+        return status
+
+
+async def test_many_large_bodies_at_once_take_no_more_than_their_budget(
+    processes: Processes, scripted_engine: ScriptedEngine
+) -> None:
+    """Uploads of two gigabytes in all; what gets through is held at its engine."""
+    config = processes.config(
+        server={"body_budget": f"{BUDGET_BYTES}B"},
+        models={"tiny": {"pool": "main"}},
+        pools={"main": {"replicas": [scripted_engine.url], "timeouts": {"connect": "30s"}}},
+        limits={"plans": {"standard": []}},
+    )
+    token = processes.token()
+    gateway = await processes.serve(config)
+    assert await upload(gateway, token) == 200
+    idle, go = gateway.memory, asyncio.Event()
+    scripted_engine.default = script(go, http(answer("chat", "Hello", usage=(3, 1))))
+    uploads = {asyncio.create_task(upload(gateway, token)) for _ in range(UPLOADS)}
+    most, fit = 0, BUDGET_BYTES // UPLOAD_BYTES
+    async with asyncio.timeout(60):
+        while sum(one.done() for one in uploads) < UPLOADS - fit:
+            most = max(most, gateway.memory - idle)
+            await asyncio.sleep(0.02)
+    go.set()
+    statuses = [await one for one in uploads]
+    _log.info("%d MiB at most for bodies of %d MiB", most // 2**20, BUDGET_BYTES // 2**20)
+    assert (statuses.count(200), statuses.count(503)) == (fit, UPLOADS - fit)
+    assert most < COPIES * BUDGET_BYTES + SLACK_BYTES
+    assert await upload(gateway, token) == 200

@@ -52,6 +52,7 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ("server.workers", 4, "server.workers: "),
         ("server.max_body", 20, "server.max_body: expected a size such as 512KiB or 20MiB, got 20"),
         ("server.write_timeout", "0s", "server.write_timeout: "),
+        ("server.body_budget", "19MiB", "server: body_budget: less than max_body"),
         ("server.drain_timeout", "30", "server.drain_timeout: expected a duration such as 500ms, 30s"),
         ("auth.issuers", [], "auth: needs at least one entry in issuers"),
         ("auth.issuers", [{"issuer": "uni-identity"}], "auth.issuers[0]: jwks: needed"),
