@@ -239,7 +239,7 @@ async def test_a_models_own_timeout_holds_in_place_of_its_pools(
 ) -> None:
     scripted_engine.answer(head(), chunked(chat(" a")), *steps)
     entries: dict[str, Any] = {"own": {"pool": "main", "timeouts": {name: models}}}
-    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": SHORT | {name: pools}}}, models=entries)
+    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": {name: pools}}}, models=entries)
     await post(door, STREAM | {"model": "own"})
     assert reasons(await door.idle()) == ({} if reason is None else {reason: 1})
 
