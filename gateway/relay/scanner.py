@@ -25,17 +25,17 @@ class Scanner:
     """Watches one stream.
 
     `choices` is how many choices the answer carries: with a finish reason for each, a stream without `[DONE]` is whole.
-    `every_end`: the engine tells each choice's end, so that `[DONE]` without them is none. `began`: something came that
-    is of an answer; an error is not, nor `[DONE]`, nor a usage alone.
+    `done_may_lie`: of this engine `[DONE]` may stand behind an answer that has no text and no end. `began`: something
+    came that is of an answer; an error is not, nor `[DONE]`, nor a usage alone.
     """
 
     __slots__ = (
-        "_aborted", "_choices", "_every_end", "_finished", "_latest", "_started", "_tally",
+        "_aborted", "_choices", "_done_may_lie", "_finished", "_latest", "_started", "_tally",
         "began", "content_events", "done", "error", "fingerprint",
     )  # fmt: skip
 
     def __init__(
-        self, *, choices: int = 1, prompts: int = 1, summed_usage: bool = False, every_end: bool = False
+        self, *, choices: int = 1, prompts: int = 1, summed_usage: bool = False, done_may_lie: bool = False
     ) -> None:
         self.began = False
         self.content_events = 0
@@ -44,7 +44,7 @@ class Scanner:
         self.fingerprint = ""  # how the engine names its build
         self._aborted = False
         self._choices = choices
-        self._every_end = every_end
+        self._done_may_lie = done_may_lie
         self._finished: set[int] = set()
         self._tally = Tally(summed=summed_usage, prompts=prompts, choices=choices)
         self._latest: bytes | None = None  # a running total that is not decoded, because the next may replace it
@@ -62,7 +62,9 @@ class Scanner:
         """Whether what came is a whole answer: `[DONE]`, or a finish reason for every choice; and nothing broke off."""
         if self.error is not None or self._aborted:
             return False
-        return len(self._finished) >= self._choices or (self.done and not self._every_end)
+        if len(self._finished) >= self._choices:
+            return True
+        return self.done and (self.content_events > 0 or not self._done_may_lie)
 
     def event(self, event: bytes) -> None:
         """Take in one event, however it is written."""

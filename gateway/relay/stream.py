@@ -40,7 +40,7 @@ class Stream:
             choices=call.choices,
             prompts=call.prompts,
             summed_usage=engine == "llamacpp",
-            every_end=engine == "vllm",
+            done_may_lie=engine == "vllm",  # stopped, it ends so what it had not begun
         )
         self._unasked = unasked
         self._alike = Alike() if call.choices == 1 and (unasked is None or unasked.only_cuts) else None

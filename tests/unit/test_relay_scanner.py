@@ -211,12 +211,13 @@ def test_what_the_engine_broke_off_is_not_complete_whatever_follows() -> None:
     assert not scanned(chat("a", index=1, finish_reason="stop"), aborted, DONE, choices=2).complete
 
 
-def test_done_needs_the_end_of_each_choice_where_the_engine_tells_every_end() -> None:
-    for choices, complete in ((1, True), (2, False)):
-        told = Scanner(choices=choices, every_end=True)
-        for one in [chat("a", finish_reason="stop"), DONE]:
+def test_done_behind_nothing_is_no_end_where_the_engine_may_not_have_begun() -> None:
+    for events, complete in (([chat_role()], False), ([chat_role(), chat("a")], True)):
+        told = Scanner(done_may_lie=True)
+        for one in [*events, DONE]:
             told.event(one)
         assert told.complete is complete
+    assert scanned(chat_role(), DONE).complete
     assert scanned(chat("a", finish_reason="stop"), DONE, choices=2).complete  # an engine that ignores n
 
 
