@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gateway.admission.redis.scripts import Scripts
 from gateway.admission.redis.server import Server
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
@@ -110,8 +109,19 @@ async def test_what_is_no_such_server_is_away(caplog: pytest.LogCaptureFixture) 
     assert "Protocol error" in record.message
 
 
+async def test_a_server_that_says_nothing_is_not_waited_for(own_store_server: StoreServer) -> None:  # noqa: F811
+    own_store_server.freeze()
+    with pytest.raises(TimeoutError):
+        await Server(own_store_server.url, ()).connect(within_s=0.05)
+    own_store_server.thaw()
+    with own_store_server.client() as client:
+        async with asyncio.timeout(5):
+            while len(client.client_list()) > 1:
+                await asyncio.sleep(0.01)
+
+
 async def test_an_idle_connection_is_probed(store_server: StoreServer) -> None:  # noqa: F811
-    connection = await Server(store_server.url, Scripts(lease_s=1).all).connect()
+    connection = await Server(store_server.url, ()).connect(within_s=5)
     assert connection._transport is not None
     connected = connection._transport.get_extra_info("socket")
     assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -1,34 +1,13 @@
 """The store's replies as bytes, however they are cut: whose they are, which errors are whose, and what ends it all."""
 
-import asyncio
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed
-
-
-class Wire(asyncio.Transport):
-    """A transport that remembers what was written, and whether it was hung up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[bytes] = []
-        self.aborted = False
-
-    def write(self, data: Any) -> None:
-        self.written.append(bytes(data))
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def connected() -> tuple[Connection, Wire]:
-    connection, wire = Connection(), Wire()
-    connection.connection_made(wire)
-    return connection, wire
+from gateway.admission.redis.connection import CommandRefused, ServerFailed
+from tests.store_wire import wired
 
 
 def written(reply: Any) -> bytes:
@@ -45,7 +24,7 @@ REPLIES = st.recursive(
 
 @given(st.lists(st.lists(REPLIES, min_size=1, max_size=5), min_size=1, max_size=3), st.data())
 def test_replies_are_the_same_wherever_they_are_cut(pipelines: list[list[Any]], data: st.DataObject) -> None:
-    connection, wire = connected()
+    connection, wire = wired()
     for replies in pipelines:
         ended: list[list[Any] | ServerFailed] = []
         connection.exchange([b"a"] * len(replies), ended.append)
@@ -60,7 +39,7 @@ def test_replies_are_the_same_wherever_they_are_cut(pipelines: list[list[Any]], 
 
 
 def test_an_error_that_concerns_one_command_stands_in_its_place_and_the_next_exchange_knows_nothing_of_it() -> None:
-    connection, _ = connected()
+    connection, _ = wired()
     ended: list[Any] = []
     connection.exchange([b"a", b"b", b"c"], ended.append)
     connection.data_received(b":1\r\n-ERR no such thing\r\n:3\r\n")
@@ -70,12 +49,15 @@ def test_an_error_that_concerns_one_command_stands_in_its_place_and_the_next_exc
     assert str(replies[1]) == "ERR no such thing"
     connection.exchange([b"d"], ended.append)
     connection.data_received(b":4\r\n")
+    connection.exchange([b"e"], ended.append)
+    connection.connection_lost(None)
     assert ended[1] == [4]
+    assert str(ended[2]) == "the server closed the connection"
 
 
 @pytest.mark.parametrize("word", ["OOM", "READONLY", "NOSCRIPT", "NOPERM", "LOADING", "WRONGTYPE"])
 def test_an_error_that_concerns_the_server_fails_the_exchange_and_hangs_up(word: str) -> None:
-    connection, wire = connected()
+    connection, wire = wired()
     ended: list[Any] = []
     connection.exchange([b"a", b"b", b"c"], ended.append)
     connection.data_received(f":1\r\n-ERR one\r\n-{word} of all\r\n".encode())
@@ -98,7 +80,7 @@ def test_an_error_that_concerns_the_server_fails_the_exchange_and_hangs_up(word:
 def test_a_lost_connection_fails_the_exchange_once_and_tells_what_the_server_said_last(
     came: bytes, error: Exception | None, reason: str
 ) -> None:
-    connection, _ = connected()
+    connection, _ = wired()
     ended: list[Any] = []
     connection.exchange([b"a", b"b"], ended.append)
     if came:
@@ -110,7 +92,7 @@ def test_a_lost_connection_fails_the_exchange_once_and_tells_what_the_server_sai
 
 
 def test_what_is_not_the_protocol_fails_the_exchange_and_hangs_up() -> None:
-    connection, wire = connected()
+    connection, wire = wired()
     ended: list[Any] = []
     connection.exchange([b"a"], ended.append)
     connection.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -120,21 +102,21 @@ def test_what_is_not_the_protocol_fails_the_exchange_and_hangs_up() -> None:
 
 
 def test_a_reply_that_nobody_asked_for_is_nobodys_answer() -> None:
-    connection, wire = connected()
+    connection, wire = wired()
     ended: list[Any] = []
     connection.exchange([b"a"], ended.append)
     connection.data_received(b":1\r\n:2\r\n")
     (failure,) = ended
     assert isinstance(failure, ServerFailed)
     assert wire.aborted
-    idle, wire = connected()
+    idle, wire = wired()
     idle.data_received(b":1\r\n")
     assert idle.closed
     assert wire.aborted
 
 
 def test_whoever_hangs_up_hears_no_more() -> None:
-    connection, wire = connected()
+    connection, wire = wired()
     ended: list[Any] = []
     connection.exchange([b"a"], ended.append)
     connection.abort()

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from gateway.admission.redis.connection import CommandRefused
-from gateway.admission.redis.lane import MAX_BATCH, Lane
+from gateway.admission.redis.lane import FLUSH_AFTER_S, MAX_BATCH, Lane
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
 from gateway.admission.redis.server import Server
 from gateway.admission.store import StoreUnavailable
@@ -54,6 +54,12 @@ async def connected() -> AsyncIterator[tuple[Lane, Held, Remembering]]:
     await lane.close()
 
 
+async def gone(link: Held, pipelines: int) -> None:
+    async with asyncio.timeout(5):
+        while len(link.pipelines) < pipelines:
+            await asyncio.sleep(0.001)
+
+
 async def test_what_one_turn_asks_goes_together_and_what_comes_meanwhile_goes_next_posts_first() -> None:
     async with connected() as (lane, link, observer):
         first = [lane.ask("reserve", b"a"), lane.ask("renew", b"b")]
@@ -72,18 +78,30 @@ async def test_what_one_turn_asks_goes_together_and_what_comes_meanwhile_goes_ne
 
 async def test_what_is_posted_waits_for_company_but_not_for_long() -> None:
     async with connected() as (lane, link, _):
+        for i in (1, 2):
+            reply = lane.ask("reserve", b"a")
+            await asyncio.sleep(0)
+            lane.post(b"b")
+            link.answer(1)
+            assert await reply == 1
+            assert link.pipelines == [[b"a"], [b"b"]] * (i - 1) + [[b"a"]]
+            await gone(link, 2 * i)
+            link.answer(2)
+        lane.post(b"c")
+        await gone(link, 5)
+        link.answer(3)
+        assert link.pipelines == [[b"a"], [b"b"], [b"a"], [b"b"], [b"c"]]
+
+
+async def test_nothing_is_sent_when_what_was_posted_has_gone_with_others() -> None:
+    async with connected() as (lane, link, _):
         lane.post(b"a")
         reply = lane.ask("reserve", b"b")
         await asyncio.sleep(0)
-        lane.post(b"c")
         link.answer(1, 2)
-        assert link.pipelines == [[b"a", b"b"]]
         assert await reply == 2
-        async with asyncio.timeout(5):
-            while len(link.pipelines) == 1:
-                await asyncio.sleep(0.001)
-        assert link.pipelines[1] == [b"c"]
-        link.answer(3)
+        await asyncio.sleep(2 * FLUSH_AFTER_S)
+        assert link.pipelines == [[b"a", b"b"]]
 
 
 async def test_a_pipeline_is_bounded() -> None:
@@ -129,16 +147,20 @@ async def test_a_failed_pipeline_fails_all_that_wait_and_posts_go_first_when_the
         with pytest.raises(StoreUnavailable):
             lane.ask("reserve", b"e")
         lane.post(b"f")
-        async with asyncio.timeout(5):
-            while len(link.pipelines) < 2:
-                await asyncio.sleep(0.001)
+        for _ in range(3):
+            await asyncio.sleep(0)  # a first try at once, the next after a pause
+        link.end(LinkFailed("away still", sent=False))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert link.pipelines[1:] == [[]]
+        await gone(link, 3)
         link.answer()
-        assert link.pipelines[1:] == [[], [b"a", b"c", b"f"]]
+        assert link.pipelines[2:] == [[], [b"a", b"c", b"f"]]
         with pytest.raises(StoreUnavailable):
             lane.ask("reserve", b"g")
         link.answer(1, 2, 3)
         assert lane.up
-        assert observer.failed == {"reserve": 1, "settle": 1}
+        assert observer.failed == {"reserve": 1, "settle": 1, "connect": 1}
         assert observer.dropped == 0
 
 
@@ -158,14 +180,25 @@ async def test_what_comes_for_somebody_who_has_left_goes_to_whom_they_named() ->
         assert isinstance(came[3], StoreUnavailable)
 
 
+async def test_what_is_asked_in_the_turn_of_closing_is_not_sent_any_more() -> None:
+    async with connected() as (lane, link, _):
+        reply = lane.ask("reserve", b"a")
+        await lane.close()
+        with pytest.raises(StoreUnavailable):
+            await reply
+        await asyncio.sleep(0)
+        assert link.pipelines == []
+        assert not lane.up
+
+
 class Defective(Server):
     """A server with a defect that nobody foresaw."""
 
     def __init__(self) -> None:
         super().__init__("redis://127.0.0.1:1/0", [])
 
-    async def connect(self) -> NoReturn:
-        raise ZeroDivisionError
+    async def connect(self, *, within_s: float) -> NoReturn:
+        raise ZeroDivisionError(within_s)
 
 
 async def test_a_defect_leaves_nobody_waiting_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 _TIMES_SENT = 2
 
+# An exchange waits for its own time only; a connection that comes later serves the next one.
+_CONNECT_WITHIN_S = 5.0
+
 
 class LinkFailed(Exception):
     """The server is not there, cannot serve, or did not answer in time. When `sent`, it may have done all the same."""
@@ -66,7 +69,8 @@ class Link:
     def _transmit(self) -> None:
         if self._connection is None or self._connection.closed:
             if self._connecting is None:
-                self._connecting = asyncio.get_running_loop().create_task(self._server.connect(), name="limit store")
+                connecting = self._server.connect(within_s=_CONNECT_WITHIN_S)
+                self._connecting = asyncio.get_running_loop().create_task(connecting, name="limit store")
                 self._connecting.add_done_callback(self._connected)
         elif self._commands:
             self._sent += 1

@@ -16,9 +16,6 @@ from redis.asyncio import ConnectionPool, SSLConnection
 from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed
 from gateway.admission.redis.scripts import Script, pack, write_nothing
 
-# Calls do not wait for it, but for their own time limit.
-CONNECT_WITHIN_S = 5.0
-
 
 class Server:
     """Where the server is, and what each connection to it begins with."""
@@ -26,21 +23,21 @@ class Server:
     def __init__(self, url: str, scripts: Sequence[Script]) -> None:
         parameters = ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
         assert isinstance(parameters, Parameters)
-        self._parameters = parameters
+        self._parameters = parameters  # read only: it never connects
         # That it takes writes is tried at the end: one out of memory may not.
         self._greeting = [*_introduction(parameters), *[script.load() for script in scripts], write_nothing()]
 
-    async def connect(self) -> Connection:
+    async def connect(self, *, within_s: float) -> Connection:
         """Return a connection to a server that can serve.
 
         Raises:
-            OSError: it cannot be reached.
+            OSError: it cannot be reached, or does not answer in time.
             ServerFailed: it cannot serve.
         """
         at = self._parameters
         tls = at.ssl_context.get() if isinstance(at, SSLConnection) else None
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_WITHIN_S):
+        async with asyncio.timeout(within_s):
             transport, connection = await loop.create_connection(Connection, at.host, at.port, ssl=tls)
             with ExitStack() as unless_greeted:
                 unless_greeted.callback(connection.abort)
@@ -50,14 +47,9 @@ class Server:
         return connection
 
     async def _greet(self, connection: Connection) -> None:
-        greeted: asyncio.Future[list[Any] | ServerFailed] = asyncio.get_running_loop().create_future()
-
-        def came(replies: list[Any] | ServerFailed) -> None:
-            if not greeted.done():  # cancelled in this turn
-                greeted.set_result(replies)
-
-        connection.exchange(self._greeting, came)
-        replies = await greeted
+        came: asyncio.Queue[list[Any] | ServerFailed] = asyncio.Queue()
+        connection.exchange(self._greeting, came.put_nowait)
+        replies = await came.get()
         if isinstance(replies, ServerFailed):
             raise replies
         for reply in replies:
