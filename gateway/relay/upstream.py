@@ -67,9 +67,10 @@ class Upstream:
             OSError: it was refused, cannot be routed, or TLS failed.
             TimeoutError: it took longer than `timeout_s`.
         """
-        tls = self._tls_context() if replica.tls else None
         async with asyncio.timeout(timeout_s):
-            _, connection = await self.loop.create_connection(Connection, replica.host, replica.port, ssl=tls)
+            transport, connection = await self.loop.create_connection(Connection, replica.host, replica.port)
+            if replica.tls:
+                await self._encrypt(transport, connection, replica.host)
         return connection
 
     def give_back(self, replica: Replica, connection: Connection) -> None:
@@ -103,6 +104,20 @@ class Upstream:
         del self._to_look_at[-self._at_once :]
         again = self._watched or self._to_look_at
         self._look = self.loop.call_later(LOOK_EVERY_S / _LOOKS, self._look_at_some) if again else None
+
+    async def _encrypt(self, transport: asyncio.Transport, connection: Connection, host: str) -> None:
+        """Let `connection` speak TLS.
+
+        In a step of its own: cancelled while it opens a connection with TLS, uvloop may close the socket under a
+        handshake that it has just completed, and logs a traceback for it.
+        """
+        try:
+            encrypted = await self.loop.start_tls(transport, connection, self._tls_context(), server_hostname=host)
+        except BaseException:  # it failed, took too long, or the client has gone
+            transport.abort()
+            raise
+        assert encrypted is not None, "only a transport that is closing gives none"
+        connection.connection_made(encrypted)
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
