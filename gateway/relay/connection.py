@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         "_until_close",
         "answered",
         "idle_since",
+        "on_body",
         "transport",
     )
 
@@ -53,11 +54,12 @@ class Connection(asyncio.Protocol):
         self.answered = False  # whether any byte of the current answer came
         self.idle_since = 0.0
         self._receiver: Receiver | None = None
+        self._body: list[bytes] = []
+        self.on_body = self._body.append  # what the parser calls with a piece, until the read that brought it is parsed
         self._parser = httptools.HttpResponseParser(self)
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
-        self._body: list[bytes] = []
         self._until_close = False
 
     def send(self, request: bytes, receiver: Receiver) -> None:
@@ -115,7 +117,8 @@ class Connection(asyncio.Protocol):
             self._hand_over()
             self._break("garbage")
             return
-        self._hand_over()
+        if self._body:
+            self._hand_over()
 
     def eof_received(self) -> bool:
         """Close with the peer."""
@@ -153,10 +156,6 @@ class Connection(asyncio.Protocol):
             self._until_close = b"content-length" not in self._headers and b"transfer-encoding" not in self._headers
             self._receiver.head(self._status, self._headers)
 
-    def on_body(self, data: bytes) -> None:
-        """Keep a piece of the body until the read that brought it is parsed."""
-        self._body.append(data)
-
     def on_message_complete(self) -> None:
         """End the exchange; after an interim answer the real one begins."""
         if self._status < 200:  # noqa: PLR2004 as above
@@ -176,12 +175,12 @@ class Connection(asyncio.Protocol):
         self._until_close = False
 
     def _hand_over(self) -> None:
-        if not self._body:
-            return
-        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        if self._receiver is not None:
-            self._receiver.body(data)
+        body = self._body
+        if body:
+            data = body[0] if len(body) == 1 else b"".join(body)
+            body.clear()
+            if self._receiver is not None:
+                self._receiver.body(data)
 
     def _finish(self) -> None:
         receiver, self._receiver = self._receiver, None

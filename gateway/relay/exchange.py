@@ -174,7 +174,7 @@ class Exchange:
     def body(self, data: bytes) -> None:
         """Relay the next bytes, or hold them while the answer cannot be judged yet."""
         self._last_byte_at = self._loop.time()
-        if self._answer is not None and self._stream is not None:
+        if self._stream is not None and self._answer is not None:
             self._answer.send(self._stream.feed(data))
         elif self._stream is None:
             self._hold(data)

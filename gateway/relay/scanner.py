@@ -26,12 +26,13 @@ class Scanner:
 
     `choices` is how many choices the answer carries: with a finish reason for each, a stream without `[DONE]` is whole.
     `done_may_lie`: of this engine `[DONE]` may stand behind an answer that has no text and no end. `began`: something
-    came that is of an answer; an error is not, nor `[DONE]`, nor a usage alone.
+    came that is of an answer; an error is not, nor `[DONE]`, nor a usage alone. `content_events` and `running_total`,
+    an event that tells one, may be kept up to date by who knows an event without showing it.
     """
 
     __slots__ = (
-        "_aborted", "_choices", "_done_may_lie", "_finished", "_latest", "_started", "_tally",
-        "began", "content_events", "done", "error", "fingerprint",
+        "_aborted", "_choices", "_done_may_lie", "_finished", "_started", "_tally",
+        "began", "content_events", "done", "error", "fingerprint", "running_total",
     )  # fmt: skip
 
     def __init__(
@@ -47,14 +48,14 @@ class Scanner:
         self._done_may_lie = done_may_lie
         self._finished: set[int] = set()
         self._tally = Tally(summed=summed_usage, prompts=prompts, choices=choices)
-        self._latest: bytes | None = None  # a running total that is not decoded, because the next may replace it
+        self.running_total: bytes | None = None  # a running total that is not decoded, because the next may replace it
         self._started = False
 
     @property
     def usage(self) -> Usage | None:
         """What the engine has said so far of the usage."""
-        if self._latest is not None:
-            self._decode(self._latest)
+        if self.running_total is not None:
+            self._decode(self.running_total)
         return self._tally.usage()
 
     @property
@@ -79,12 +80,6 @@ class Scanner:
         else:
             self.line(data)
 
-    def again(self, total: bytes | None) -> None:
-        """Take in one event with text and nothing final in it; `total`: it itself, where it bears a running total."""
-        self.content_events += 1
-        if total is not None:
-            self._latest = total
-
     def line(self, data: bytes) -> bool:
         """Take in one event whose data is one line of JSON; whether it is one of many, with nothing final in it."""
         self._started = True
@@ -92,7 +87,7 @@ class Scanner:
             self.content_events += 1
         running = self._choices == 1 and _RUNNING in data and b'"error"' not in data
         if running and b'"usage":{' in data:
-            self._latest = data
+            self.running_total = data
         elif not running and (b'"error"' in data or _bears_finish_reason(data) or _bears_usage(data)):
             self._decode(data)
             return False
@@ -111,7 +106,7 @@ class Scanner:
         if error:
             self.error = error if isinstance(error, dict) else {"message": str(error)}
         if self._tally.note(event):
-            self._latest = None  # what came before it is out of date
+            self.running_total = None  # what came before it is out of date
         self.fingerprint = event.get("system_fingerprint") or self.fingerprint
         choices = event.get("choices")
         self.began = self.began or not (error or choices == [])

@@ -52,7 +52,7 @@ class Stream:
         if self._given_up:
             return data
         if self._alike is not None and not self._events.pending and (end := self._alike.end(data)):
-            return self._again(data, end)
+            return self._again(data, end)  # what engines send, a read each
         shown = [
             self._line(event) if is_one_line_of_json(event) else self._event(event) for event in self._events.feed(data)
         ]
@@ -128,9 +128,12 @@ class Stream:
 
     def _again(self, event: bytes, end: int) -> bytes:
         """Take in an event that differs from those before in its text and its running total only."""
-        has_total = end < len(event) - len(_CLOSE)
-        self._scanner.again(event if has_total else None)
-        return event[:end] + _CLOSE if has_total and self._unasked is not None else event
+        scanner = self._scanner
+        scanner.content_events += 1
+        if end == len(event) - len(_CLOSE):
+            return event
+        scanner.running_total = event
+        return event if self._unasked is None else event[:end] + _CLOSE
 
     def _line(self, event: bytes) -> bytes:
         alike = self._alike
