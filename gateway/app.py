@@ -22,6 +22,7 @@ from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.listener import Listener
 from gateway.models import ModelPages
+from gateway.outbox import Outbox
 from gateway.pipeline import Pipeline
 from gateway.relay.upstream import Upstream
 from gateway.routing.catalog import Catalog
@@ -64,7 +65,8 @@ class Gateway:
         self._admission = Admission(
             settings.limits, _store(settings.limits, clock, self._metrics), clock, observer=self._metrics
         )
-        self._upstream = Upstream(clock)
+        outbox = Outbox(asyncio.get_running_loop())
+        self._upstream = Upstream(clock, outbox)
         self._prober = Prober(self._pools.values(), self._session, chance)
         self._lag = LoopLag(self._metrics.event_loop_lag, clock)
         catalog = Catalog(settings.models, self._pools)
@@ -84,6 +86,7 @@ class Gateway:
         self._clients = Clients(
             Listener(self._pipeline, ModelPages(catalog, self._pipeline)),
             self._pipeline.malformed,
+            outbox=outbox,
             head_timeout_s=settings.requests.head_timeout,
             write_timeout_s=settings.server.write_timeout,
             max_field=MAX_FIELD_BYTES,

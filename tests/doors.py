@@ -19,6 +19,7 @@ from gateway.client.clients import Clients
 from gateway.clock import SystemClock
 from gateway.config import file
 from gateway.identity import development
+from gateway.outbox import Outbox
 from gateway.telemetry.writer import LineWriter
 
 DEADLINE_S = 5.0
@@ -177,6 +178,7 @@ async def listening(door: Door, path: pipeline.Path) -> AsyncIterator[int]:
     clients = Clients(
         lambda request: serving.serve(request, "other", path),
         serving.malformed,
+        outbox=Outbox(asyncio.get_running_loop()),
         head_timeout_s=DEADLINE_S,
         write_timeout_s=None,
         max_field=1000,

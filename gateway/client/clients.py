@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gateway.client.answer import Answer
 from gateway.client.connection import ClientConnection, Handler
 from gateway.client.request import Request
+from gateway.outbox import Outbox
 
 # Longer than proxies in front keep a connection: we must not be the one that closes while a request is on its way.
 KEEP_ALIVE_S = 3630.0
@@ -28,11 +29,13 @@ class Clients:
         handle: Handler,
         malformed: Callable[[Request], Answer],
         *,
+        outbox: Outbox,
         head_timeout_s: float,
         write_timeout_s: float | None,
         max_field: int,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self.outbox = outbox
         self.now = self.loop.time()
         self.handle = handle
         self.malformed = malformed

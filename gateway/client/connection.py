@@ -30,6 +30,8 @@ LINGER_S = 5.0
 # Fields that no request has twice: of two, two readers could each take another (RFC 9110, 5.3; RFC 9112, 3.2 and 6.3).
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect"})
 
+# What makes the transport ask whoever feeds it to pause has to reach it at once.
+_AT_ONCE = 64 * 1024
 _FRAMING = (b"content-length", b"transfer-encoding")
 
 Handler = Callable[[Request], Awaitable[Answer]]
@@ -54,8 +56,8 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_arrival", "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_heads", "_held",
-        "_malformed", "_parser", "_receiving", "_since", "_stall", "_target", "_task", "_waiting", "_writable",
-        "closing", "flow", "stalled", "transport", "write", "writing_paused",
+        "_malformed", "_parser", "_receiving", "_since", "_stall", "_target", "_task", "_unsent", "_unsent_bytes",
+        "_waiting", "_writable", "closing", "flow", "stalled", "transport", "writing_paused",
     )  # fmt: skip
 
     def __init__(self, clients: "Clients") -> None:
@@ -63,7 +65,6 @@ class ClientConnection(asyncio.Protocol):
         self.flow: Flow | None = None
         self.writing_paused = False
         self.closing = self.stalled = False
-        self.write: Callable[[bytes], None] = _nowhere
         self._clients = clients
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
@@ -80,9 +81,29 @@ class ClientConnection(asyncio.Protocol):
         self._held = False  # reading is paused
         self._writable: asyncio.Future[None] | None = None
         self._stall: Stall | None = None
+        self._unsent: list[bytes] = []  # written in this turn of the loop
+        self._unsent_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, with what else is sent in this turn of the loop; to a client that has gone, nothing."""
+        if not self._unsent:
+            self._clients.outbox.add(self)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes >= _AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what was written over to the transport."""
+        unsent = self._unsent
+        if unsent and self.transport is not None:
+            self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        unsent.clear()
+        self._unsent_bytes = 0
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
+        self.flush()
         if self.transport is not None:
             self.transport.abort()
 
@@ -123,7 +144,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
-        self.write = self.transport.write
         peer = transport.get_extra_info("socket")
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices clients whose machine is gone
         self._clients.add(self)
@@ -131,7 +151,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 the base class's signature
         """End what is under way: the client has gone."""
         self.transport = None
-        self.write = _nowhere
         self._deaf = True
         self._waiting.clear()
         self._clients.discard(self)
@@ -359,6 +378,7 @@ class ClientConnection(asyncio.Protocol):
         self._clients.malformed(Request(self, b"", b"", fields={}, keep_alive=False))
         self._deaf = True
         self._since = self._clients.now
+        self.flush()
         if self.transport is not None:
             self.transport.write_eof()  # closing while it still sends could take the answer from it
 
@@ -366,9 +386,6 @@ class ClientConnection(asyncio.Protocol):
         """Close, once what was written is sent: however long that takes, as long as the client takes some of it."""
         self._deaf = True
         self._since = math.inf
+        self.flush()
         if self.transport is not None:
             self.transport.close()
-
-
-def _nowhere(_data: bytes) -> None:
-    """Write to a client that has gone."""

@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.outbox import Outbox
 from gateway.relay.endings import Break
 
 # Head fields past these are not an engine's: parsing ends with a broken answer instead of a full memory.
@@ -39,8 +40,10 @@ class Connection(asyncio.Protocol):
         "_body",
         "_head_bytes",
         "_headers",
+        "_outbox",
         "_parser",
         "_receiver",
+        "_request",
         "_status",
         "_until_close",
         "answered",
@@ -49,8 +52,10 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self.transport: asyncio.Transport | None = None
+        self._outbox = outbox
+        self._request = b""
         self.answered = False  # whether any byte of the current answer came
         self.idle_since = 0.0
         self._receiver: Receiver | None = None
@@ -70,6 +75,13 @@ class Connection(asyncio.Protocol):
         if self.transport is None:
             self._break("reset")
         else:
+            self._request = request
+            self._outbox.add(self)
+
+    def flush(self) -> None:
+        """Hand the request over to the transport."""
+        request, self._request = self._request, b""
+        if request and self.transport is not None:
             self.transport.write(request)
 
     def abort(self) -> None:
@@ -95,7 +107,7 @@ class Connection(asyncio.Protocol):
 
         An engine may refuse a large body before it came: what then follows it could wait for ever to be read.
         """
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None or self.transport.is_closing() or self._request:
             return False
         return self._receiver is None and not self.transport.get_write_buffer_size()
 

@@ -3,9 +3,11 @@
 import asyncio
 import ssl
 from collections import deque
+from functools import partial
 from typing import Protocol
 
 from gateway.clock import Clock
+from gateway.outbox import Outbox
 from gateway.relay.connection import Connection
 from gateway.routing.replica import Replica
 
@@ -29,9 +31,10 @@ class Limited(Protocol):
 class Upstream:
     """All connections of this process to replicas that no exchange uses right now, and a watch over the exchanges."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, outbox: Outbox) -> None:
         self.loop = asyncio.get_running_loop()  # once: asking for it costs each call a system call
         self._clock = clock
+        self._new = partial(Connection, outbox)
         self._watched: set[Limited] = set()
         self._to_look_at: list[Limited] = []
         self._at_once = 1
@@ -68,7 +71,7 @@ class Upstream:
             TimeoutError: it took longer than `timeout_s`.
         """
         async with asyncio.timeout(timeout_s):
-            transport, connection = await self.loop.create_connection(Connection, replica.host, replica.port)
+            transport, connection = await self.loop.create_connection(self._new, replica.host, replica.port)
             if replica.tls:
                 await self._encrypt(transport, connection, replica.host)
         return connection

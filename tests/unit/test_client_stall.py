@@ -13,6 +13,7 @@ from gateway.client.clients import Clients
 from gateway.client.connection import ClientConnection
 from gateway.client.stall import Stall
 from gateway.clock import SystemClock
+from gateway.outbox import Outbox
 
 WRITE_S = 60.0
 
@@ -80,7 +81,14 @@ async def test_a_connection_closes_for_as_long_as_its_client_takes_some(transpor
 
 def closing(transport: Closing) -> ClientConnection:
     """Return a connection without a request, which is told to close before its client has all."""
-    clients = Clients(never, never, head_timeout_s=1, write_timeout_s=WRITE_S, max_field=100)
+    clients = Clients(
+        never,
+        never,
+        outbox=Outbox(asyncio.get_running_loop()),
+        head_timeout_s=1,
+        write_timeout_s=WRITE_S,
+        max_field=100,
+    )
     clients.abort()  # its own looks are not needed
     connection = clients()
     connection.connection_made(cast(asyncio.Transport, transport))
