@@ -13,6 +13,7 @@ from gateway import config
 from gateway.admin import listener as operator
 from gateway.admin.readiness import Readiness
 from gateway.admission.admission import Admission
+from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.memory import MemoryStore
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import Store
@@ -171,8 +172,15 @@ class Gateway:
 
 def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
     if limits.store == "memory":
-        return MemoryStore(clock, lease_s=limits.lease)
-    return RedisStore(limits.store, clock, timeout_s=limits.store_timeout, lease_s=limits.lease, observer=metrics)
+        return MemoryStore(clock, lease_s=limits.lease, ledger=MemoryLedger(retention_s=limits.ledger_retention))
+    return RedisStore(
+        limits.store,
+        clock,
+        timeout_s=limits.store_timeout,
+        lease_s=limits.lease,
+        retention_s=limits.ledger_retention,
+        observer=metrics,
+    )
 
 
 def _ids() -> Iterator[str]:

@@ -6,6 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.admission.digest import digest
+from gateway.admission.ledger.account import Account
+from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.limit import Kind, Limit, Measure
 from gateway.admission.memory import MemoryStore
 from gateway.admission.permit import Permit
@@ -15,8 +18,10 @@ from gateway.admission.store import Store
 from gateway.clock import SystemClock
 from tests.store_server import StoreServer
 
-TAG = "0123456789abcdef0123456789abcdef"
+ACCOUNT = Account("acme", "key-1", "m", digest("acme"))
+TAG = ACCOUNT.tag
 LEASE_S = 30
+RETENTION_S = 400 * 86_400
 
 # 2026-11-29T12:00:00Z, in microseconds.
 NOON_US = 1_795_953_600_000_000
@@ -70,8 +75,8 @@ def limit(kind: Kind, figure: int, *, window_s: float = 60, shadow: bool = False
     )
 
 
-def reservation(call_id: str, *asked: tuple[Limit, int]) -> Reservation:
-    return Reservation(call_id, TAG, tuple(one for one, _ in asked), tuple(cost for _, cost in asked))
+def reservation(call_id: str, *asked: tuple[Limit, int], account: Account = ACCOUNT) -> Reservation:
+    return Reservation(call_id, account, tuple(one for one, _ in asked), tuple(cost for _, cost in asked))
 
 
 def shown(permit: Permit) -> dict[str, str]:
@@ -163,13 +168,19 @@ async def timed_memory() -> AsyncIterator[TimedStore]:
     async def at_once() -> None:
         """A settlement in memory has taken effect when it returns."""
 
-    yield TimedStore(MemoryStore(clock, lease_s=LEASE_S), set_us, at_once)
+    yield TimedStore(MemoryStore(clock, lease_s=LEASE_S, ledger=MemoryLedger(retention_s=RETENTION_S)), set_us, at_once)
 
 
 @asynccontextmanager
 async def timed_redis(server: StoreServer) -> AsyncIterator[TimedStore]:
     store = RedisStore(
-        server.url, SystemClock(), timeout_s=2, lease_s=LEASE_S, observer=Remembering(), lua_clock=LUA_CLOCK
+        server.url,
+        SystemClock(),
+        timeout_s=2,
+        lease_s=LEASE_S,
+        retention_s=RETENTION_S,
+        observer=Remembering(),
+        lua_clock=LUA_CLOCK,
     )
     with server.client() as client:
 

@@ -70,9 +70,8 @@ class Admission:
         if applying.plan_unknown:
             self._observer.plan_unknown()
         asked = costs(applying.limits, call, default_output_tokens=default_output_tokens)
-        permit = Permit(call_id, applying.tag, limits=applying.limits, costs=asked, store=self._store, live=self._live)
-        if not applying.limits:
-            return permit
+        account, limits = applying.account, applying.limits
+        permit = Permit(call_id, account, limits=limits, costs=asked, store=self._store, live=self._live)
         try:
             answer = await self._store.reserve(permit)
         except StoreUnavailable as failure:
@@ -108,7 +107,7 @@ class Admission:
         """Return what to ask of this process's own counts; with it goes what was `sent` to the store."""
         alone = Permit(
             permit.call_id,
-            permit.tag,
+            permit.account,
             limits=applying.shares,
             costs=_within_shares(applying, permit),
             store=self._alone,

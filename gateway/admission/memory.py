@@ -6,19 +6,23 @@ when the tables have doubled, so memory follows the number of keys in use.
 
 from collections.abc import Sequence
 
+from gateway.admission.ledger.account import booked
+from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.limit import MAX_COUNT, Level, Limit, period, refill, same_period
-from gateway.admission.reservation import RECORD_S, SETTLED_S, Answer, Reservation, Settlement
+from gateway.admission.reservation import RECORD_S, REFUSED_S, SETTLED_S, Answer, Reservation, Settlement
 from gateway.clock import Clock
 
 _SWEEP_FROM = 4096
 
 _RECORD_US = RECORD_S * 1_000_000
 _SETTLED_US = SETTLED_S * 1_000_000
+_REFUSED_US = REFUSED_S * 1_000_000
 
-# A call's reservation: when it was made, and until when that is known. Of a settled one, which is kept only where the
-# reservation may still arrive, the first is None.
-_Record = tuple[int | None, int]
-_UNKNOWN: _Record = (None, 0)
+# A call's reservation: when it was made, and until when that is known. In place of the first: it is settled, which is
+# known only where the reservation may still arrive; or it was refused.
+_Record = tuple[int, int]
+_SETTLED, _REFUSED = -1, -2
+_UNKNOWN: _Record = (_SETTLED, 0)
 
 
 # Of a bucket: used, and since when it has been refilling. Of a period: used, and its number. And the limit that was
@@ -27,13 +31,14 @@ _Count = tuple[int, int, Limit]
 
 
 class MemoryStore:
-    """A `Store` that is always up."""
+    """A `Store` that is always up. Without a `ledger` it books nothing."""
 
     up = True
     pending = 0
 
-    def __init__(self, clock: Clock, *, lease_s: float) -> None:
+    def __init__(self, clock: Clock, *, lease_s: float, ledger: MemoryLedger | None = None) -> None:
         self._clock = clock
+        self._ledger = ledger
         self._lease_us = round(lease_s * 1_000_000)
         self._counts: dict[str, _Count] = {}  # by key
         self._leases: dict[str, dict[str, int]] = {}  # by key: who holds a slot, and until when
@@ -66,10 +71,13 @@ class MemoryStore:
                 held.append(limit.key)
             else:
                 charged[limit.key] = used, mark, limit
-        if call_id in self._records and self._record(call_id, now_us) is not None:
+        record = self._record(call_id, now_us) if call_id in self._records else None
+        if record is not None and record[0] != _REFUSED:
             before = zip(levels, reservation.costs, strict=True)
             return Answer(admitted=True, levels=[(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
         if refused:
+            if record is None:
+                self._refuse(reservation, now_us)
             return Answer(admitted=False, levels=levels)
         self._counts.update(charged)
         for key in held:
@@ -82,8 +90,8 @@ class MemoryStore:
         now_us, call_id = self._now_us(), settlement.call_id
         reserved_us, expires_us = self._records.pop(call_id, _UNKNOWN)
         if settlement.uncertain:
-            self._records[call_id] = None, now_us + _SETTLED_US
-        if reserved_us is None or expires_us <= now_us:
+            self._records[call_id] = _SETTLED, now_us + _SETTLED_US
+        if reserved_us < 0 or expires_us <= now_us:
             return
         for limit, delta in zip(settlement.limits, settlement.deltas, strict=True):
             if limit.kind == "lease":
@@ -91,18 +99,25 @@ class MemoryStore:
             elif limit.kind == "bucket" or same_period(limit.kind, reserved_us, now_us):
                 used, _, mark = self._read(limit, now_us)
                 self._counts[limit.key] = min(max(used + delta, 0), MAX_COUNT), mark, limit
+        if settlement.usage is not None and self._ledger is not None:
+            self._ledger.book(settlement.account, booked(settlement.usage), now_us=now_us)
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records. Never suspends."""
         now_us = self._now_us()
         for reservation in reservations:
             record = self._record(reservation.call_id, now_us)
-            if record is None or record[0] is None:
+            if record is None or record[0] < 0:
                 continue
             self._records[reservation.call_id] = record[0], now_us + _RECORD_US
             for limit in reservation.limits:
                 if limit.kind == "lease":
                     self._hold(limit.key, reservation.call_id, now_us)
+
+    def _refuse(self, reservation: Reservation, now_us: int) -> None:
+        self._records[reservation.call_id] = _REFUSED, now_us + _REFUSED_US
+        if self._ledger is not None:
+            self._ledger.book(reservation.account, [("refused", 1)], now_us=now_us)
 
     def _now_us(self) -> int:
         return round(self._clock.now() * 1_000_000)

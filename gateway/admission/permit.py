@@ -4,6 +4,7 @@ from collections.abc import MutableMapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from gateway.admission.ledger.account import Account
 from gateway.admission.limit import Limit
 from gateway.admission.reservation import Reservation
 from gateway.admission.store import Store
@@ -23,7 +24,7 @@ class Permit(Reservation):
     def __init__(
         self,
         call_id: str,
-        tag: str,
+        account: Account,
         *,
         limits: tuple[Limit, ...],
         costs: tuple[int, ...],
@@ -31,7 +32,7 @@ class Permit(Reservation):
         live: MutableMapping[str, "Permit"],
     ) -> None:
         self.call_id = call_id
-        self.tag = tag
+        self.account = account
         self.limits = limits
         self.costs = costs
         self.store = store

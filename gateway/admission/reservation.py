@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from gateway.admission.ledger.account import Account
 from gateway.admission.limit import MAX_COUNT, Level, Limit, Unit
 from gateway.admission.rules import REMEMBERED
 from gateway.calls.usage import Usage
@@ -15,55 +16,60 @@ RECORD_S = 3600
 # How long a settlement stays for a reservation that may still come out of a connection that was given up.
 SETTLED_S = 60
 
+# How long a refusal is known. One whose answer was lost is asked for again, within `limits.store_timeout` (this at
+# most), and is to be booked once.
+REFUSED_S = 10
+
 
 # Each of these is made for every call, and therefore not frozen, as other values are: that costs three times as much.
 @dataclass(slots=True, eq=False)
 class Settlement:
     """The end of a reservation: what to add to each limit (negative: given back); leases among `limits` end.
 
+    `usage` is what the ledger is told; None where no engine took the call, which then is not booked at all.
     `uncertain`: nobody saw the reservation's answer. It may still be on its way, and must then find itself settled.
     """
 
     call_id: str
-    tag: str
+    account: Account
     limits: tuple[Limit, ...]
     deltas: Sequence[int]
+    usage: Usage | None
     uncertain: bool
 
     @property
     def record(self) -> str:
         """The key of the reservation's record."""
-        return f"gw:{{{self.tag}}}:call:{self.call_id}"
+        return f"gw:{{{self.account.tag}}}:call:{self.call_id}"
 
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """What one call asks for, all or none: `costs[i]` of `limits[i]`.
-
-    `tag` is the tenant's part of every key, so that all keys of a tenant live in one slot of a cluster.
-    """
+    """What one call asks for, all or none: `costs[i]` of `limits[i]`."""
 
     call_id: str
-    tag: str
+    account: Account
     limits: tuple[Limit, ...]
     costs: tuple[int, ...]
 
     @property
     def record(self) -> str:
         """The key of this reservation's record."""
-        return f"gw:{{{self.tag}}}:call:{self.call_id}"
+        return f"gw:{{{self.account.tag}}}:call:{self.call_id}"
 
     def settlement(self, usage: Usage | None, *, uncertain: bool = False) -> Settlement:
         """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
         if usage is None:
-            return Settlement(self.call_id, self.tag, self.limits, [-cost for cost in self.costs], uncertain)
+            return Settlement(self.call_id, self.account, self.limits, [-cost for cost in self.costs], None, uncertain)
+        if usage.prompt < 0 or usage.completion < 0 or usage.prompt + usage.completion > MAX_COUNT:
+            prompt, completion, cached, reasoning = [min(max(figure, 0), MAX_COUNT // 2) for figure in usage[:4]]
+            usage = Usage(prompt, completion, cached, reasoning, usage.source)
         prompt, completion = usage.prompt, usage.completion
         used = {"concurrency": 0, "total": prompt + completion, "input": prompt, "output": completion}
-        if prompt < 0 or completion < 0 or prompt + completion > MAX_COUNT:
-            used = {unit: min(max(figure, 0), MAX_COUNT) for unit, figure in used.items()}
         limits, ended = _ended_by_usage(self.limits)
         costs = self.costs
-        return Settlement(self.call_id, self.tag, limits, [used[unit] - costs[i] for i, unit in ended], uncertain)
+        deltas = [used[unit] - costs[i] for i, unit in ended]
+        return Settlement(self.call_id, self.account, limits, deltas, usage, uncertain)
 
     def enforced(self) -> "Reservation":
         """Return the part of this that can refuse."""
@@ -73,7 +79,7 @@ class Reservation:
         """Return the part of this whose limits are `kept`."""
         return Reservation(
             self.call_id,
-            self.tag,
+            self.account,
             tuple([limit for limit, keep in zip(self.limits, kept, strict=True) if keep]),
             tuple([cost for cost, keep in zip(self.costs, kept, strict=True) if keep]),
         )

@@ -1,6 +1,5 @@
 """Which limits apply to a principal, and what a call reserves of each. Resolved once and remembered; no I/O."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterator
@@ -9,6 +8,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from gateway import config
+from gateway.admission.digest import digest
+from gateway.admission.ledger.account import Account
 from gateway.admission.limit import MAX_COUNT, Kind, Limit, Measure, Unit
 from gateway.calls.call import Call
 from gateway.identity.principal import Principal
@@ -31,7 +32,7 @@ class Applying:
     exist.
     """
 
-    tag: str
+    account: Account
     limits: tuple[Limit, ...]
     shares: tuple[Limit, ...]
     rules: tuple[str, ...]
@@ -52,16 +53,16 @@ class Rulebook:
 
     def _resolve(self, tenant: str, key: str, claim: str | None, model: str, pool: str) -> Applying:
         plan, unknown = self._plan(tenant, key, claim)
-        tag = _digest(tenant)
+        account = Account(tenant, key, model, digest(tenant))
         names = {"key": key, "model": model, "pool": pool}
         limits = tuple(
-            _limit(rule, tag, names)
+            _limit(rule, account.tag, names)
             for rule in self._overridden(self._limits.plans[plan], tenant, key)
             if not rule.models or any(fnmatchcase(model, pattern) for pattern in rule.models)
         )
         shares = tuple(limit.share(self._limits.expected_processes) for limit in limits)
         return Applying(
-            tag,
+            account,
             limits,
             shares,
             rules=tuple([limit.rule for limit in limits]),
@@ -150,9 +151,4 @@ def _key(rule: config.Rule, units: str, tag: str, names: dict[str, str]) -> str:
     # In the config's order of names, so that `per: [model, key]` and `per: [key, model]` are one count.
     whose = [(name, value) for name, value in names.items() if name in rule.per]
     who = "-".join(name for name in ("tenant", *names) if name in rule.per) or "everybody"
-    return f"gw:{{{place}}}:{rule.name}:{units}:{who}:{_digest(json.dumps(whose))}"
-
-
-def _digest(text: str) -> str:
-    """Return 128 bits of SHA-256 as 32 digits. `text` may hold whatever JSON can carry, lone surrogates included."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"gw:{{{place}}}:{rule.name}:{units}:{who}:{digest(json.dumps(whose))}"

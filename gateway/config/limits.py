@@ -90,6 +90,7 @@ class Limits(Section):
     store_timeout: Annotated[Duration, Field(ge=0.001, le=10)] = 0.1
     expected_processes: Positive = 1
     lease: Annotated[Duration, Field(ge=1, le=3600)] = 30.0
+    ledger_retention: Annotated[Duration, Field(ge=86400, le=3660 * 86400)] = 400 * 86400.0
     default_plan: Name | None = None
     plans: Annotated[dict[Name, tuple[Rule, ...]], Field(min_length=1)] = {"standard": STANDARD_PLAN}
     tenants: dict[Name, TenantEntry] = {}

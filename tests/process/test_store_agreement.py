@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.limit import Limit, refill
 from gateway.admission.reservation import Settlement
+from gateway.calls.usage import Usage
 from tests.limiting import DAY, NOON_US, SECOND, TimedStore, limit, reservation, timed_memory, timed_redis
 from tests.store_server import StoreServer, shared_store_server  # noqa: F401 fixtures
 
@@ -30,6 +31,8 @@ ELAPSED_US = st.one_of(
     st.sampled_from([1, 59_999_999]),
 )
 CALLS = st.integers(0, 5)
+USED = st.integers(0, 3) | st.just(2**32)
+USAGES = st.none() | st.builds(Usage, USED, USED, USED, USED, st.sampled_from(["engine", "estimated"]))
 Step = tuple[str, Any]
 
 REFILLS = """
@@ -79,7 +82,7 @@ def scenarios(draw: st.DrawFn) -> tuple[list[Limit], list[Step]]:
     deltas = st.tuples(*[st.one_of(st.integers(-20, 20), st.integers(-HUGE, HUGE)) for _ in limits])
     step = st.one_of(
         st.tuples(st.just("reserve"), CALLS, costs),
-        st.tuples(st.just("settle"), CALLS, deltas, st.booleans()),
+        st.tuples(st.just("settle"), CALLS, deltas, USAGES, st.booleans()),
         st.tuples(st.just("renew"), CALLS),
         st.tuples(st.just("wait"), ELAPSED_US),
     )
@@ -121,9 +124,9 @@ async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
         call, costs = rest
         admitted = await timed.store.reserve(reservation(f"call-{call}", *zip(limits, costs, strict=True)))
     elif kind == "settle":
-        call, deltas, uncertain = rest
+        call, deltas, usage, uncertain = rest
         asked = reservation(f"call-{call}", *zip(limits, deltas, strict=True))
-        timed.store.settle(Settlement(asked.call_id, asked.tag, asked.limits, asked.costs, uncertain))
+        timed.store.settle(Settlement(asked.call_id, asked.account, asked.limits, asked.costs, usage, uncertain))
     elif kind == "renew":
         await timed.store.renew([reservation(f"call-{rest[0]}", *zip(limits, [0] * len(limits), strict=True))])
     else:

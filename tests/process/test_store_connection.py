@@ -22,18 +22,22 @@ from gateway.admission.redis.server import Server
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import SystemClock
-from tests.limiting import Remembering, limit, reservation
+from tests.limiting import RETENTION_S, Remembering, limit, reservation
 from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, own_store_server, shared_store_server, store_server  # noqa: F401 fixtures
 
 SECRET = "s3cret/%@:# ü"
-RIGHTS = "EVALSHA SCRIPT|LOAD TIME GET SET DEL EXISTS PTTL PEXPIRE SETRANGE ZADD ZREM ZCARD ZREMRANGEBYSCORE SELECT"
+RIGHTS = (
+    "EVALSHA SCRIPT|LOAD TIME GET SET DEL PTTL PEXPIRE SETRANGE HINCRBY HSET ZADD ZREM ZCARD ZREMRANGEBYSCORE SELECT"
+)
 CALL = reservation("call", (limit("day", 1), 1))
 
 
 @asynccontextmanager
 async def connected(url: str, observer: Remembering | None = None) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, SystemClock(), timeout_s=5, lease_s=30, observer=observer or Remembering())
+    store = RedisStore(
+        url, SystemClock(), timeout_s=5, lease_s=30, retention_s=RETENTION_S, observer=observer or Remembering()
+    )
     store.start()
     yield store
     await store.close()

@@ -16,7 +16,7 @@ from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
-from tests.limiting import Remembering, limit, reservation
+from tests.limiting import RETENTION_S, Remembering, limit, reservation
 from tests.store_proxy import Loss, proxy_before
 from tests.store_server import (  # noqa: F401 fixtures
     StoreServer,
@@ -37,7 +37,9 @@ CLOCK = SystemClock()
 async def connected(
     url: str, observer: Remembering | None = None, *, timeout_s: float = TIMEOUT_S
 ) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, CLOCK, timeout_s=timeout_s, lease_s=30, observer=observer or Remembering())
+    store = RedisStore(
+        url, CLOCK, timeout_s=timeout_s, lease_s=30, retention_s=RETENTION_S, observer=observer or Remembering()
+    )
     store.start()
     try:
         yield store
@@ -343,7 +345,9 @@ async def test_closing_before_a_frozen_store_takes_two_seconds_and_counts_what_i
     own_store_server: StoreServer,  # noqa: F811
 ) -> None:
     observer = Remembering()
-    store = RedisStore(own_store_server.url, CLOCK, timeout_s=TIMEOUT_S, lease_s=30, observer=observer)
+    store = RedisStore(
+        own_store_server.url, CLOCK, timeout_s=TIMEOUT_S, lease_s=30, retention_s=RETENTION_S, observer=observer
+    )
     store.start()
     call = reservation("call", (DAILY, 1))
     await store.reserve(call)

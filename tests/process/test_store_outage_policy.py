@@ -52,7 +52,14 @@ async def gateway(
         lease="1s",
         plans={"standard": rules},
     )
-    store = RedisStore(url, CLOCK, timeout_s=limits.store_timeout, lease_s=limits.lease, observer=observer)
+    store = RedisStore(
+        url,
+        CLOCK,
+        timeout_s=limits.store_timeout,
+        lease_s=limits.lease,
+        retention_s=limits.ledger_retention,
+        observer=observer,
+    )
     admission = Admission(limits, store, CLOCK, observer=observer)
     admission.start()
     try:

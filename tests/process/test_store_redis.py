@@ -18,7 +18,7 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import RateLimited
 from gateway.identity.principal import Principal
-from tests.limiting import NOON_US, SECOND, Remembering, SetClock, limit, reservation
+from tests.limiting import NOON_US, RETENTION_S, SECOND, Remembering, SetClock, limit, reservation
 from tests.store_server import StoreServer, free_port, running_server, shared_store_server, store_server  # noqa: F401 fixtures
 
 DEADLINE_S = 5.0
@@ -33,7 +33,9 @@ EVERY_KIND = (
 
 @asynccontextmanager
 async def connected(url: str, observer: Remembering | None = None) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, SystemClock(), timeout_s=5, lease_s=30, observer=observer or Remembering())
+    store = RedisStore(
+        url, SystemClock(), timeout_s=5, lease_s=30, retention_s=RETENTION_S, observer=observer or Remembering()
+    )
     store.start()
     yield store
     await store.close()
@@ -181,7 +183,9 @@ async def test_three_gateways_with_skewed_clocks_count_as_one(store_server: Stor
         gateways = []
         for skew_s in (0, 20, -3600):
             clock = SetClock(NOON_US + skew_s * SECOND)
-            store = RedisStore(store_server.url, clock, timeout_s=5, lease_s=30, observer=Remembering())
+            store = RedisStore(
+                store_server.url, clock, timeout_s=5, lease_s=30, retention_s=RETENTION_S, observer=Remembering()
+            )
             gateways.append(Admission(LIMITS, store, clock, observer=Remembering()))
             gateways[-1].start()
             stack.push_async_callback(gateways[-1].close)
@@ -198,10 +202,10 @@ def test_all_keys_of_a_tenant_share_a_slot_whatever_its_name() -> None:
     for tenant in ODD:
         applying = rulebook.applying(Principal(tenant, tenant), model="m", pool="p")
         keys = [one.key for one in applying.limits if one.rule != "everybody"]
-        record = Reservation("call", applying.tag, (), ()).record
+        record = Reservation("call", applying.account, (), ()).record
         assert len({key_slot(key.encode()) for key in [*keys, record]}) == 1
         assert all(key.isascii() and key.isprintable() and " " not in key for key in keys)
-        tags.add(applying.tag)
+        tags.add(applying.account.tag)
     assert len(tags) == len(ODD)
 
 
@@ -215,7 +219,9 @@ async def test_a_cluster_node_takes_calls_of_every_tenant_without_crossing_slots
             while "cluster_state:ok" not in str(client.execute_command("CLUSTER", "INFO")):
                 await asyncio.sleep(0.01)
         observer = Remembering()
-        store = RedisStore(server.url, SystemClock(), timeout_s=5, lease_s=30, observer=observer)
+        store = RedisStore(
+            server.url, SystemClock(), timeout_s=5, lease_s=30, retention_s=RETENTION_S, observer=observer
+        )
         admission = Admission(own, store, SystemClock(), observer=observer)
         admission.start()
         tenants = [*ODD, *[f"tenant-{i}" for i in range(200)]]

@@ -175,12 +175,12 @@ async def test_a_call_that_never_fits_is_told_so_even_where_nothing_is_left() ->
         await stage.admit(prompt=101, output=0)
 
 
-async def test_a_principal_without_limits_is_admitted_and_the_store_not_asked() -> None:
+async def test_a_principal_without_limits_is_admitted_and_its_usage_settled_for_the_ledger() -> None:
     stage = Stage()
     with await stage.admit() as permit:
         assert permit.fields == ""
         permit.settle(Usage(1, 1))
-    assert stage.store.settled == []
+    assert [one.usage for one in stage.store.settled] == [Usage(1, 1)]
     assert stage.observer.decisions == {}
 
 

@@ -180,8 +180,8 @@ def test_everybodys_limits_have_a_tag_of_their_own_and_a_tenants_limits_the_tena
     ]
     found = applying(rulebook(plans={"standard": rules}))
     tags = [key.partition("{")[2].partition("}")[0] for key in keys(found)]
-    assert tags == [found.tag] * 3 + ["all"] * 3
-    assert len(found.tag) == 32
+    assert tags == [found.account.tag] * 3 + ["all"] * 3
+    assert len(found.account.tag) == 32
 
 
 def call(*, prompt: int = 7, output: int | None = None, generations: int = 1) -> Call:

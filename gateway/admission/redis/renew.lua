@@ -1,9 +1,8 @@
 -- Extend the leases and the record of a call that is under way.
 -- KEYS: the call's record; then its leases.
 -- ARGV: lease (us), TTL of a record (ms).
--- Returns 1, or 0 when the call is settled or unknown.
-local reserved = redis.call('GET', KEYS[1])
-if not reserved or reserved == 'settled' then
+-- Returns 1, or 0 when the call is settled, refused or unknown.
+if not tonumber(redis.call('GET', KEYS[1])) then
   return 0
 end
 local now = now_us()

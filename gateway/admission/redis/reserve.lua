@@ -1,22 +1,22 @@
 -- Take all of a call's reservation or nothing.
 -- KEYS: the call's record; then the state of each limit.
--- ARGV: lease (us), TTL of a record (ms); for each limit its kind, limit, window (us), and 1 for a shadow; then for
--- each limit the cost.
+-- ARGV: lease (us), TTL of a record and of a refusal's (ms); of the ledger: key and model, tenant, how long it is kept
+-- (ms); for each limit its kind, limit, window (us), and 1 for a shadow; then for each limit the cost.
 -- Returns 1 admitted, 0 refused, 2 admitted before; then for each limit its level before this call.
 local now = now_us()
 local limits = #KEYS - 1
 local lease = tonumber(ARGV[1])
-local known = redis.call('EXISTS', KEYS[1]) == 1
+local record = redis.call('GET', KEYS[1])
 local asked, reply, refused = {}, {1}, false
 
 for i = 1, limits do
-  local at = 4 * i - 1
+  local at = 4 * i + 3
   local ask = {
     key = KEYS[i + 1],
     kind = ARGV[at],
     limit = tonumber(ARGV[at + 1]),
     window = tonumber(ARGV[at + 2]),
-    cost = tonumber(ARGV[4 * limits + 2 + i]),
+    cost = tonumber(ARGV[4 * limits + 6 + i]),
   }
   ask.used, ask.clock = level(ask.key, ask.kind, ask.limit, ask.window, now)
   ask.over = ask.used + ask.cost > ask.limit or ask.limit == 0
@@ -31,10 +31,14 @@ for i = 1, limits do
   reply[2 * i], reply[2 * i + 1] = ask.used, ask.clock
 end
 
-if known then
+if record and record ~= 'refused' then
   reply[1] = 2
 elseif refused then
   reply[1] = 0
+  if not record then  -- else the same refusal is asked again, because its answer was lost
+    redis.call('SET', KEYS[1], 'refused', 'PX', ARGV[3])
+    book(now, 4, {'refused', 1})
+  end
 else
   for _, ask in ipairs(asked) do
     if ask.over then

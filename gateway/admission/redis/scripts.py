@@ -8,8 +8,9 @@ from importlib import resources
 
 from hiredis import pack_command
 
+from gateway.admission.ledger.account import COUNTERS, Account, booked, encoded
 from gateway.admission.limit import Limit
-from gateway.admission.reservation import RECORD_S, SETTLED_S, Answer, Reservation, Settlement
+from gateway.admission.reservation import RECORD_S, REFUSED_S, SETTLED_S, Answer, Reservation, Settlement
 from gateway.admission.rules import REMEMBERED
 
 _ADMITTED_BEFORE = 2
@@ -30,30 +31,34 @@ class Script:
 class Scripts:
     """Commands that reserve, settle and renew. `clock` is Lua that defines `now_us`: the server's time by default."""
 
-    def __init__(self, *, lease_s: float, clock: str | None = None) -> None:
+    def __init__(self, *, lease_s: float, retention_s: float, clock: str | None = None) -> None:
         self._lease_us = round(lease_s * 1_000_000)
-        prelude = (_source("clock.lua") if clock is None else clock) + _source("windows.lua")
+        self._retention_ms = round(retention_s * 1000)
+        prelude = (_source("clock.lua") if clock is None else clock) + _source("windows.lua") + _source("ledger.lua")
         self._reserve, self._settle, self._renew = self.all = tuple(
             _script(prelude + _source(name)) for name in ("reserve.lua", "settle.lua", "renew.lua")
         )
-        # All but the call's record and figures is packed once for the same limits.
+        # All but the call's record and figures is packed once for the same account and limits.
         self._around_reserve = lru_cache(maxsize=REMEMBERED)(self._pack_around_reserve)
         self._around_settle = lru_cache(maxsize=REMEMBERED)(self._pack_around_settle)
 
     def reserve(self, reservation: Reservation) -> bytes:
         """Return the command that takes `reservation`."""
-        before, after = self._around_reserve(reservation.limits)
+        before, after = self._around_reserve(reservation.account, reservation.limits)
         record = reservation.record
         costs = "".join(map(_integer, reservation.costs))
         return f"{before}${len(record)}\r\n{record}\r\n{after}{costs}".encode("ascii")
 
     def settle(self, settlement: Settlement) -> bytes:
         """Return the command that applies `settlement`."""
-        before, after = self._around_settle(settlement.limits)
+        usage = settlement.usage
+        figures = [] if usage is None else booked(usage)
+        before, after = self._around_settle(settlement.account, settlement.limits, 2 * len(figures))
         record = settlement.record
         deltas = "".join(map(_integer, settlement.deltas))
+        books = "".join([_COUNTER[counter] + _integer(figure) for counter, figure in figures])
         mark = _MARK if settlement.uncertain else _NO_MARK
-        return f"{before}${len(record)}\r\n{record}\r\n{after}{mark}{deltas}".encode("ascii")
+        return f"{before}${len(record)}\r\n{record}\r\n{after}{mark}{deltas}{books}".encode("ascii")
 
     def renew(self, reservation: Reservation) -> bytes:
         """Return the command that extends the leases and the record of `reservation`."""
@@ -61,19 +66,22 @@ class Scripts:
         command: list[str | int] = ["EVALSHA", self._renew.sha, len(leases) + 1, reservation.record, *leases]
         return pack([*command, self._lease_us, RECORD_S * 1000])
 
-    def _pack_around_reserve(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
+    def _pack_around_reserve(self, account: Account, limits: tuple[Limit, ...]) -> tuple[str, str]:
         """Return what comes before the call's record, and between that and its costs."""
         words: list[str | int] = [limit.key for limit in limits]
-        words += self._lease_us, RECORD_S * 1000
+        words += self._lease_us, RECORD_S * 1000, REFUSED_S * 1000
+        words += account.line, encoded(account.tenant), self._retention_ms
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us, int(limit.shadow)
         return _before(self._reserve, limits, 1 + len(words) + len(limits)), _bulk(words)
 
-    def _pack_around_settle(self, limits: tuple[Limit, ...]) -> tuple[str, str]:
+    def _pack_around_settle(self, account: Account, limits: tuple[Limit, ...], books: int) -> tuple[str, str]:
+        """Return what comes before the call's record, and between that and the mark; `books` words end the command."""
         words: list[str | int] = [limit.key for limit in limits]
+        words += account.line, encoded(account.tenant), self._retention_ms
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us
-        return _before(self._settle, limits, 2 + len(words) + len(limits)), _bulk(words)
+        return _before(self._settle, limits, 2 + len(words) + len(limits) + books), _bulk(words)
 
 
 def write_nothing() -> bytes:
@@ -103,6 +111,8 @@ def _bulk(words: Iterable[str | int]) -> str:
 def _integer(value: int) -> str:
     return _bulk([value])
 
+
+_COUNTER = {counter: _bulk([counter]) for counter in COUNTERS}
 
 # How long a settlement's mark stays (ms), which a reservation still on its way must find.
 _MARK, _NO_MARK = _integer(SETTLED_S * 1000), _integer(0)

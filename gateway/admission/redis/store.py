@@ -30,10 +30,11 @@ class RedisStore:
         *,
         timeout_s: float,
         lease_s: float,
+        retention_s: float,
         observer: Observer,
         lua_clock: str | None = None,
     ) -> None:
-        self._scripts = Scripts(lease_s=lease_s, clock=lua_clock)
+        self._scripts = Scripts(lease_s=lease_s, retention_s=retention_s, clock=lua_clock)
         self._lane = Lane(Link(Server(url, self._scripts.all), clock), clock, timeout_s=timeout_s, observer=observer)
 
     @property

@@ -56,20 +56,27 @@ local function refill(used, at, now, limit, window)
   return used - units, at + time_of(units, limit, window)
 end
 
--- Return the number of the UTC day or month at `now`, and when it ends. Months are counted from March 1968 in cycles
--- of four years that end with a leap day, which holds until February 2100.
+-- Return year, month and day of the month of a UTC day, and how long the month still lasts from its start on (days).
+-- Years begin in March 1968, in cycles of four that end with a leap day, which holds until February 2100.
+local function calendar(day)
+  local since = day + 671
+  local year = math.min(math.floor(since % 1461 / 365), 3)
+  local year_day = since % 1461 - year * 365
+  local month = math.floor((5 * year_day + 2) / 153)
+  local month_end = month < 11 and math.floor((153 * month + 155) / 5) or (year == 3 and 366 or 365)
+  local number = (1968 + 4 * math.floor(since / 1461) + year) * 12 + month + 2
+  local month_day = year_day - math.floor((153 * month + 2) / 5) + 1
+  return math.floor(number / 12), number % 12 + 1, month_day, month_end - year_day
+end
+
+-- Return the number of the UTC day or month at `now`, and when it ends.
 local function period(kind, now)
   local day = math.floor(now / DAY_US)
   if kind == 'day' then
     return day, (day + 1) * DAY_US
   end
-  local since = day + 671
-  local cycle = math.floor(since / 1461)
-  local year = math.min(math.floor(since % 1461 / 365), 3)
-  local year_day = since % 1461 - year * 365
-  local month = math.floor((5 * year_day + 2) / 153)
-  local month_end = month < 11 and math.floor((153 * month + 155) / 5) or (year == 3 and 366 or 365)
-  return cycle * 48 + year * 12 + month, (day - year_day + month_end) * DAY_US
+  local year, month, _, left = calendar(day)
+  return year * 12 + month, (day + left) * DAY_US
 end
 
 -- Return the two integers of a state; nothing when there is none. What is not ours is taken away.
