@@ -14,6 +14,7 @@ from gateway.admin import listener as operator
 from gateway.admin.readiness import Readiness
 from gateway.admission.admission import Admission
 from gateway.admission.ledger.memory import MemoryLedger
+from gateway.admission.ledger.reader import LedgerReader
 from gateway.admission.memory import MemoryStore
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import Store
@@ -35,6 +36,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.tenants import TenantLabels
 from gateway.telemetry.writer import LineWriter
+from gateway.usage import UsagePage
 
 # Connections that wait to be accepted: a burst of clients must not be refused because one turn of the loop was long.
 _BACKLOG = 1024
@@ -63,9 +65,9 @@ class Gateway:
         self._authenticator = Authenticator(
             settings.auth, self._session, clock=clock, observe=self._metrics.key_set_refresh
         )
-        self._admission = Admission(
-            settings.limits, _store(settings.limits, clock, self._metrics), clock, observer=self._metrics
-        )
+        store = _store(settings.limits, clock, self._metrics)
+        self._admission = Admission(settings.limits, store, clock, observer=self._metrics)
+        self._ledger = LedgerReader(store.ledger, clock)
         outbox = Outbox(asyncio.get_running_loop())
         self._upstream = Upstream(clock, outbox)
         self._prober = Prober(self._pools.values(), self._session, chance)
@@ -85,7 +87,9 @@ class Gateway:
             body_budget=settings.server.body_budget,
         )
         self._clients = Clients(
-            Listener(self._pipeline, ModelPages(catalog, self._pipeline)),
+            Listener(
+                self._pipeline, ModelPages(catalog, self._pipeline), usage=UsagePage(self._ledger, self._pipeline)
+            ),
             self._pipeline.malformed,
             outbox=outbox,
             head_timeout_s=settings.requests.head_timeout,
@@ -122,7 +126,9 @@ class Gateway:
 
     async def _listen_for_operators(self, stack: AsyncExitStack) -> int:
         runner = web.AppRunner(
-            operator.build(self._metrics, self._readiness()), access_log=None, shutdown_timeout=_LEFTOVERS_S
+            operator.build(self._metrics, self._readiness(), ledger=self._ledger),
+            access_log=None,
+            shutdown_timeout=_LEFTOVERS_S,
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

@@ -6,17 +6,24 @@ import logging
 import signal
 import sys
 from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 import gateway
+from gateway.admission.ledger import rows
+from gateway.admission.ledger.account import COUNTERS
+from gateway.admission.ledger.query import of_operator
+from gateway.admission.redis.ledger import RedisLedger
+from gateway.admission.store import StoreUnavailable
 from gateway.app import CannotListen, Gateway
 from gateway.clock import SystemClock
 from gateway.config import Config, file, units
 from gateway.demo import run_demo
 from gateway.engine.server import serve_engine
+from gateway.errors import InvalidValue
 from gateway.identity import development
 from gateway.identity.keys import KeySetUnusable
 from gateway.telemetry import logs
@@ -31,6 +38,8 @@ _NO_RELOAD = "the config is read at start only; to apply a change, start another
 
 # Some hundred calls' worth; Python's own 700 is less than two.
 _NEW_OBJECTS_BEFORE_COLLECTING = 20_000
+
+_FORMATS = {"table": rows.as_table, "csv": rows.as_csv, "json": rows.as_json_lines}
 
 _config_option = click.option(
     "--config",
@@ -133,6 +142,34 @@ def engine(model: str, host: str, port: int, tokens_per_second: float | None) ->
             raise error
 
     _run(run())
+
+
+@main.command()
+@_config_option
+@click.option("--tenant", help="Only this one. Default: all.")
+@click.option("--since", help="The first day (UTC), such as 2026-11-01. Default: the first of the month.")
+@click.option("--until", help="The last day. Default: the month's last.")
+@click.option("--group-by", help="Any of day, tenant, key, model, with commas between. Default: day,tenant.")
+@click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="table", show_default=True)
+def usage(path: Path | None, form: str, **asked: str | None) -> None:
+    """Show what tenants used, from the ledger in the config's limits.store."""
+    settings = _load(path)
+    if settings.limits.store == "memory":
+        _fail(
+            f"{file.find(path)}: limits.store: the ledger is in the gateway's own memory; ask its /admin/usage instead",
+            BAD_CONFIG,
+        )
+    today = datetime.fromtimestamp(SystemClock().now(), UTC).date()
+    try:
+        query = of_operator([(name, text) for name, text in asked.items() if text is not None], today=today)
+        postings = RedisLedger(settings.limits.store).postings(query.tenant, query.since, query.until)
+        groups = asyncio.run(rows.add_up(postings, query.group_by))
+    except InvalidValue as error:
+        _fail(f"--{str(error.param).replace('_', '-')}: {error.message}", BAD_CONFIG)
+    except StoreUnavailable as error:
+        _fail(f"{file.find(path)}: limits.store: the ledger cannot be read: {error.__cause__}", FAILED)
+    text = _FORMATS[form](rows.rows(groups, query.group_by), (*query.group_by, *COUNTERS))
+    click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
 
 
 async def _serve(settings: Config) -> None:

@@ -15,6 +15,7 @@ from gateway.models import ModelPages
 from gateway.pipeline import Path, Pipeline, identifying
 from gateway.telemetry.record import Endpoint
 from gateway.trail import Trail
+from gateway.usage import UsagePage
 
 _MODEL = b"/v1/models/"
 _ANY = b"*"
@@ -23,7 +24,7 @@ _ANY = b"*"
 class Listener:
     """Answers requests: `Clients` calls it with each."""
 
-    def __init__(self, pipeline: Pipeline, pages: ModelPages) -> None:
+    def __init__(self, pipeline: Pipeline, pages: ModelPages, *, usage: UsagePage) -> None:
         self._pipeline = pipeline
         self._pages = pages
         self._openapi = (resources.files("gateway.schemas") / "openapi.json").read_bytes()
@@ -31,6 +32,7 @@ class Listener:
             b"/v1/chat/completions": (b"POST", "chat", pipeline.infer),
             b"/v1/completions": (b"POST", "completions", pipeline.infer),
             b"/v1/models": (b"GET", "models", pages.all),
+            b"/v1/usage": (b"GET", "other", usage.show),
             b"/openapi.json": (b"GET", "other", self._show_openapi),
         }
 
@@ -54,7 +56,8 @@ class Listener:
 
 async def _refuse_path(_request: Request, _answer: Answer, _trail: Trail) -> None:
     raise NotFound(
-        "No such path. This gateway serves POST /v1/chat/completions, POST /v1/completions and GET /v1/models."
+        "No such path. This gateway serves POST /v1/chat/completions, POST /v1/completions, GET /v1/models and "
+        "GET /v1/usage."
     )
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gateway.admission.digest import digest
@@ -20,6 +21,8 @@ from tests.store_server import StoreServer
 
 ACCOUNT = Account("acme", "key-1", "m", digest("acme"))
 TAG = ACCOUNT.tag
+# Whose calls only ask for levels, and are refused.
+PROBE = Account("acme", "probe", "m", TAG)
 LEASE_S = 30
 RETENTION_S = 400 * 86_400
 
@@ -150,12 +153,26 @@ class TimedStore:
     async def admits(self, call_id: str, *asked: tuple[Limit, int]) -> bool:
         return (await self.store.reserve(reservation(call_id, *asked))).admitted
 
+    async def booked(self, tenant: str | None = "acme") -> dict[tuple[str, str, str, str, str], int]:
+        """Return what the ledger holds of about a year, by all that a figure belongs to."""
+        await self.delivered()
+        today = datetime.fromtimestamp(self.now_us / SECOND, UTC).date()
+        found: dict[tuple[str, str, str, str, str], int] = {}
+        async for one in self.store.ledger(tenant, today - timedelta(days=390), today + timedelta(days=40)):
+            place = (str(one.day), one.tenant, one.key, one.model, one.counter)
+            assert place not in found
+            if one.key != PROBE.key:
+                found[place] = one.figure
+        return found
+
     async def used(self, *limits: Limit) -> list[int]:
         """Return what is used of each of `limits`, without changing anything: a call that fits nothing is refused."""
         probe = [(one, 2**60) for one in limits]
         never = (limit("day", 0), 1)
         await self.delivered()
-        return [used for used, _ in (await self.store.reserve(reservation("probe", *probe, never))).levels][:-1]
+        return [
+            used for used, _ in (await self.store.reserve(reservation("probe", *probe, never, account=PROBE))).levels
+        ][:-1]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The operator listener: /metrics, /livez and /readyz, for scrapers and probes, without a token and cheap.
+"""The operator listener: /metrics, /livez and /readyz, cheap and for scrapers and probes; /admin/usage. No token.
 
 It never serves a tenant: it has its own address, loopback by default.
 """
@@ -12,17 +12,20 @@ from prometheus_client.exposition import choose_encoder
 
 from gateway import errors
 from gateway.admin.readiness import OK, Readiness
+from gateway.admin.usage import show_usage
+from gateway.admission.ledger.reader import LedgerReader
 from gateway.telemetry.metrics import Metrics
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build(metrics: Metrics, readiness: Readiness) -> web.Application:
+def build(metrics: Metrics, readiness: Readiness, *, ledger: LedgerReader) -> web.Application:
     """Return the operator listener; `web.AppRunner(…, access_log=None)` serves it."""
     app = web.Application(middlewares=[_documented_errors])
     app.router.add_get("/metrics", _scrape(metrics.registry))
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready(readiness))
+    app.router.add_get("/admin/usage", show_usage(ledger))
     return app
 
 
@@ -56,12 +59,14 @@ def _ready(readiness: Readiness) -> Handler:
 
 @web.middleware
 async def _documented_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give other paths and methods the same error bodies as the tenant listener's."""
+    """Give every error the same body as the tenant listener's."""
     try:
         return await handler(request)
+    except errors.Refusal as raised:
+        refusal = raised
     except web.HTTPNotFound:
         paths = ", ".join(sorted(resource.canonical for resource in request.app.router.resources()))
-        refusal: errors.Refusal = errors.NotFound(f"No such path on the operator listener; it has {paths}.")
+        refusal = errors.NotFound(f"No such path on the operator listener; it has {paths}.")
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
         refusal = errors.MethodNotAllowed(f"{request.path} takes only {allowed}.", headers={"Allow": allowed})

@@ -1,8 +1,10 @@
 """What admission asks of a store of counts, whichever it is: memory of this process, or a server shared by all."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
 from typing import Protocol
 
+from gateway.admission.ledger.posting import Posting
 from gateway.admission.reservation import Answer, Reservation, Settlement
 
 
@@ -15,7 +17,7 @@ class StoreUnavailable(Exception):
 
 
 class Store(Protocol):
-    """Counts per limit, and for each call that is under way a record of its reservation.
+    """Counts per limit, for each call that is under way a record of its reservation, and the ledger of those settled.
 
     Everything is idempotent by `call_id`: a reservation or settlement that arrives twice counts once, and a settlement
     without a reservation changes nothing.
@@ -52,4 +54,11 @@ class Store(Protocol):
 
         Raises:
             StoreUnavailable: there is no answer.
+        """
+
+    def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
+        """Yield what was booked from `since` to `until`, both included; of one tenant, or of all.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
         """

@@ -187,6 +187,10 @@ async def test_after_two_hundred_calls_of_every_kind_the_books_equal_what_the_en
     assert 0 <= generated["left"][1] - (await charged(processes, gateways, "left"))[1] <= 20 * 3
     assert await total(processes, gateways, "gateway_tokens_total", source="estimated") == 0
     await check_the_store(processes, gateways, store_server)
+    async with processes.session.get(gateways[1].admin_url + "/admin/usage?group_by=model") as response:
+        booked = {row["model"]: (row["calls"], row["refused"]) for row in (await response.json())["data"]}
+    # Of `steady` 82 calls were answered, and 20 found too long by the engine.
+    assert booked == {"steady": (102, 21), "left": (20, 0), "doomed": (20, 0)}
 
 
 def idle(processes: Processes, gateways: list[Running]) -> Callable[[], Awaitable[bool]]:
@@ -204,11 +208,14 @@ async def check_the_store(processes: Processes, gateways: list[Running], store: 
     with store.client() as client:
 
         async def settled() -> bool:
-            return not list(client.scan_iter("gw:*:call:*"))
+            return [key for key in client.scan_iter("gw:*:call:*") if client.get(key) != b"refused"] == []
 
         await until(settled)
         assert [key for key in client.scan_iter("gw:*") if client.type(key) == b"zset" and client.zcard(key)] == []
         assert [key for key in client.scan_iter("*") if client.ttl(key) < 0] == []
+    async with processes.session.get(gateways[0].admin_url + "/admin/usage?group_by=model") as response:
+        for row in (await response.json())["data"]:
+            assert (row["prompt_tokens"], row["completion_tokens"]) == await charged(processes, gateways, row["model"])
     used = await total(processes, gateways, "gateway_tokens_total", kind="prompt")
     used += await total(processes, gateways, "gateway_tokens_total", kind="completion")
     reply = await processes.post(

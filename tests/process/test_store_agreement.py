@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.admission.limit import Limit, refill
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
-from tests.limiting import DAY, NOON_US, SECOND, TimedStore, limit, reservation, timed_memory, timed_redis
+from tests.limiting import DAY, NOON_US, PROBE, SECOND, TimedStore, limit, reservation, timed_memory, timed_redis
 from tests.store_server import StoreServer, shared_store_server  # noqa: F401 fixtures
 
 HUGE = 2**53 - 1
@@ -114,6 +114,7 @@ async def test_memory_and_lua_agree_at_every_step(
         for step in steps:
             seen = [await _take(step, limits, timed) for timed in (memory, redis)]
             assert seen[0] == seen[1], step
+        assert await memory.booked(None) == await redis.booked(None)
 
 
 async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
@@ -131,5 +132,6 @@ async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
         await timed.store.renew([reservation(f"call-{rest[0]}", *zip(limits, [0] * len(limits), strict=True))])
     else:
         await timed.at(timed.now_us + rest[0])
-    levels = await timed.store.reserve(reservation("probe", *[(one, 2**60) for one in limits], (limit("day", 0), 1)))
+    asked = reservation("probe", *[(one, 2**60) for one in limits], (limit("day", 0), 1), account=PROBE)
+    levels = await timed.store.reserve(asked)
     return admitted and (admitted.admitted, list(admitted.levels)), list(levels.levels)

@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 from gateway.admission.redis.server import Server
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
+from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from tests.limiting import RETENTION_S, Remembering, limit, reservation
 from tests.store_proxy import proxy_before
@@ -28,8 +29,9 @@ from tests.store_server import StoreServer, own_store_server, shared_store_serve
 
 SECRET = "s3cret/%@:# ü"
 RIGHTS = (
-    "EVALSHA SCRIPT|LOAD TIME GET SET DEL PTTL PEXPIRE SETRANGE HINCRBY HSET ZADD ZREM ZCARD ZREMRANGEBYSCORE SELECT"
+    "EVALSHA SCRIPT|LOAD TIME GET SET DEL PTTL PEXPIRE SETRANGE HINCRBY HSET ZADD ZREM ZCARD ZREMRANGEBYSCORE SELECT "
 )
+RIGHTS += "SCAN HSCAN"  # of who reads the ledger
 CALL = reservation("call", (limit("day", 1), 1))
 
 
@@ -56,8 +58,19 @@ async def test_the_url_names_user_password_and_database(
     who = f"{quote(user, '')}:{quote(SECRET, '')}"
     async with connected(f"redis://{who}@127.0.0.1:{own_store_server.port}{database}") as store:
         assert (await store.reserve(CALL)).admitted
+        other = reservation("other")
+        await store.reserve(other)
+        store.settle(other.settlement(Usage(2, 0)))
+        await store.renew([other])  # goes after the settlement
+        today = datetime.fromtimestamp(SystemClock().now(), UTC).date()
+        for tenant in ("acme", None):
+            booked = [one async for one in store.ledger(tenant, today, today + timedelta(days=1))]
+            assert sorted([(one.tenant, one.counter, one.figure) for one in booked]) == [
+                ("acme", "calls", 1),
+                ("acme", "prompt_tokens", 2),
+            ]
     with own_store_server.client(db=3, username=user or "default", password=SECRET) as client:
-        assert client.exists(CALL.record)
+        assert client.get(CALL.record)
 
 
 async def test_the_url_names_what_the_server_lists_the_connection_as(store_server: StoreServer) -> None:  # noqa: F811

@@ -8,9 +8,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway.admin.listener import build
 from gateway.admin.readiness import Readiness
+from gateway.admission.ledger.reader import LedgerReader
+from gateway.admission.memory import MemoryStore
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tenants import TenantLabels
+from tests.limiting import SetClock
 
+NO_LEDGER = LedgerReader(MemoryStore(SetClock(), lease_s=1).ledger, SetClock())
 Client = TestClient[web.Request, web.Application]
 
 
@@ -31,7 +35,7 @@ def gateway() -> Gateway:
 @pytest.fixture
 async def client(gateway: Gateway, aiohttp_client: Callable[..., Awaitable[Client]]) -> Client:
     readiness = Readiness(lambda: gateway.draining, lambda: gateway.identity, lambda: gateway.pools)
-    return await aiohttp_client(build(Metrics([], TenantLabels([], max_tenants=1)), readiness))
+    return await aiohttp_client(build(Metrics([], TenantLabels([], max_tenants=1)), readiness, ledger=NO_LEDGER))
 
 
 async def test_a_scrape_is_prometheus_text(client: Client) -> None:
@@ -87,7 +91,7 @@ async def test_the_store_counts_only_where_it_is_given(
 ) -> None:
     gateway.store = "refused the connection"
     readiness = Readiness(lambda: None, lambda: None, lambda: None, store=lambda: gateway.store)
-    client = await aiohttp_client(build(Metrics([], TenantLabels([], max_tenants=1)), readiness))
+    client = await aiohttp_client(build(Metrics([], TenantLabels([], max_tenants=1)), readiness, ledger=NO_LEDGER))
     async with client.get("/readyz") as answer:
         assert answer.status == 503
         assert (await answer.json())["checks"]["store"] == "refused the connection"

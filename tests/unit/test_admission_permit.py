@@ -1,13 +1,15 @@
 """A permit from admission to settlement, with counts in memory and a clock that stands."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
 from typing import Any
 
 import pytest
 
 from gateway import config
 from gateway.admission.admission import Admission
+from gateway.admission.ledger.posting import Posting
 from gateway.admission.memory import MemoryStore
 from gateway.admission.permit import Permit
 from gateway.admission.reservation import Answer, Reservation, Settlement
@@ -51,6 +53,9 @@ class Counting:
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         self.renewed.append(reservations)
         self.renewing.set()
+
+    def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
+        return self._counts.ledger(tenant, since, until)
 
 
 class Stage:

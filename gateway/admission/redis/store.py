@@ -1,11 +1,14 @@
 """Counts in a Redis-protocol server that all gateways share: one script call a reservation, one a settlement."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from datetime import date
 from functools import partial
 
+from gateway.admission.ledger.posting import Posting
 from gateway.admission.observer import Observer
 from gateway.admission.redis.lane import Lane
+from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.redis.link import Link
 from gateway.admission.redis.scripts import Scripts, answer
 from gateway.admission.redis.server import Server
@@ -35,6 +38,7 @@ class RedisStore:
         lua_clock: str | None = None,
     ) -> None:
         self._scripts = Scripts(lease_s=lease_s, retention_s=retention_s, clock=lua_clock)
+        self._ledger = RedisLedger(url)
         self._lane = Lane(Link(Server(url, self._scripts.all), clock), clock, timeout_s=timeout_s, observer=observer)
 
     @property
@@ -83,6 +87,14 @@ class RedisStore:
         for start in range(0, len(reservations), RENEW_TOGETHER):
             commands = map(self._scripts.renew, reservations[start : start + RENEW_TOGETHER])
             await asyncio.gather(*[self._lane.ask("renew", command) for command in commands])
+
+    def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
+        """Yield what was booked, read on a connection of its own. Settlements under way may not be in it yet.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        return self._ledger.postings(tenant, since, until)
 
     def _give_back(self, reservation: Reservation, reply: Sequence[int] | BaseException) -> None:
         """Undo a reservation whose caller left before its reply came."""

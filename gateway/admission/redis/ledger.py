@@ -1,0 +1,99 @@
+"""Reads the ledger that the scripts write, on a connection of its own: no call waits behind it.
+
+Each read connects, pages through one hash a tenant and day, and disconnects.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from datetime import date, timedelta
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.admission.digest import digest
+from gateway.admission.ledger.account import COUNTERS, Counter, decoded
+from gateway.admission.ledger.posting import Posting
+from gateway.admission.store import StoreUnavailable
+
+# How long the server may take for each page, and to be connected to.
+_WITHIN_S = 5.0
+
+# Hashes in one pipeline, and about how many fields of each: some milliseconds of this process.
+_HASHES, _FIELDS = 8, 500
+
+# Keys looked at in one step where all tenants are asked for.
+_KEYS = 1000
+
+_COUNTERS: dict[str, Counter] = {counter: counter for counter in COUNTERS}
+
+
+class RedisLedger:
+    """The ledger in the server at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def postings(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
+        """Yield what was booked from `since` to `until`, both included; of one tenant, or of all.
+
+        Raises:
+            StoreUnavailable: it cannot be read. Its cause says why.
+        """
+        days = {f"{day:%Y%m%d}": day for day in _days(since, until)}
+        try:
+            async with Redis.from_url(
+                self._url,
+                socket_timeout=_WITHIN_S,
+                socket_connect_timeout=_WITHIN_S,
+                retry=Retry(NoBackoff(), 1),
+            ) as client:
+                keys = [f"gw:{{{digest(tenant)}}}:ledger:{day}" for day in days] if tenant is not None else None
+                async for key, fields in _hashes(client, await _keys(client, days) if keys is None else keys):
+                    for posting in _posted(days[key[-8:]], fields, tenant):
+                        yield posting
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(sent=True) from error
+
+
+def _days(since: date, until: date) -> Iterator[date]:
+    return (since + timedelta(days=number) for number in range((until - since).days + 1))
+
+
+async def _keys(client: Redis, days: Iterable[str]) -> list[str]:
+    """Return the keys of all tenants' `days`, each once: the server may tell one twice."""
+    keys = {key.decode() async for key in client.scan_iter(match="gw:{*}:ledger:*", count=_KEYS)}
+    wanted = set(days)
+    return [key for key in keys if key.rpartition(":")[2] in wanted]
+
+
+async def _hashes(client: Redis, keys: Iterable[str]) -> AsyncIterator[tuple[str, Mapping[bytes, bytes]]]:
+    """Yield each key's whole hash; nothing where there is none."""
+    waiting = [(key, 0) for key in keys]
+    read: dict[str, dict[bytes, bytes]] = {}
+    while waiting:
+        batch, waiting = waiting[:_HASHES], waiting[_HASHES:]
+        pipeline = client.pipeline(transaction=False)
+        for key, cursor in batch:
+            pipeline.hscan(key, cursor, count=_FIELDS)
+        pages = zip(batch, await pipeline.execute(), strict=True)
+        unfinished = []
+        for (key, _), (cursor, fields) in pages:
+            read.setdefault(key, {}).update(fields)  # a field that is told twice counts once
+            if cursor:
+                unfinished.append((key, cursor))
+            else:
+                yield key, read.pop(key)
+        waiting[:0] = unfinished
+
+
+def _posted(day: date, fields: Mapping[bytes, bytes], tenant: str | None) -> Iterator[Posting]:
+    if not fields:
+        return
+    whose = decoded(fields[b"tenant"].decode()) if tenant is None else tenant
+    for field, figure in fields.items():
+        word, _, line = field.decode().partition(" ")
+        counter = _COUNTERS.get(word)
+        if counter is not None:
+            key, _, model = line.partition(" ")
+            yield Posting(day, whose, decoded(key), decoded(model), counter, int(figure))

@@ -1,0 +1,122 @@
+"""`gateway usage` as a process: what two gateways booked in one real store, as a table, CSV and JSON lines."""
+
+import asyncio
+import csv
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.clock import SystemClock
+from tests.doors import CHAT
+from tests.engines import ScriptedEngine
+from tests.processes import Processes, Running, run, until
+from tests.store_server import StoreServer, free_port
+from tests.transcripts import answer, http, sse, transcript
+
+TODAY = datetime.fromtimestamp(SystemClock().now(), UTC).date().isoformat()
+HEADER = [
+    "calls", "refused", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "estimated_tokens",
+]  # fmt: skip
+BODY: dict[str, Any] = {"model": "acme/tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
+ODD = 'ä "b", {c}'
+
+
+async def booked(processes: Processes, store: StoreServer, engine: ScriptedEngine) -> Path:
+    """Have two gateways serve 6 calls of `acme` and 2 of another tenant, and refuse 1; return the config of one."""
+    processes.token()
+    rule = {"name": "few", "per": ["tenant"], "requests": 6, "window": "day"}
+    configs = [
+        processes.config(
+            models={"acme/tiny": {"pool": "main"}},
+            pools={"main": {"replicas": [engine.url]}},
+            limits={"store": store.url, "store_timeout": "5s", "plans": {"standard": [rule]}},
+        )
+        for _ in range(2)
+    ]
+    gateways: list[Running] = list(await asyncio.gather(*map(processes.serve, configs)))
+    for n, (tenant, key) in enumerate([("acme", "key-1")] * 4 + [("acme", ODD)] * 2 + [(ODD, "key-1")] * 2):
+        told = sse(transcript(" Hi", usage=(10, 2))) if n % 2 else http(answer("chat", " Hi", usage=(10, 2)))
+        engine.answer(told)
+        token = processes.token(tenant=tenant, key=key)
+        reply = await processes.post(gateways[n // 2 % 2], CHAT, BODY | {"stream": n % 2 == 1}, token=token)
+        assert reply.status == 200
+    reply = await processes.post(gateways[0], CHAT, BODY, token=processes.token())
+    assert reply.status == 429
+
+    async def delivered() -> bool:
+        with store.client() as client:
+            return [key for key in client.scan_iter("gw:*:call:*") if client.get(key) != b"refused"] == []
+
+    await until(delivered)
+    return configs[0]
+
+
+async def test_every_format_shows_what_both_gateways_booked(
+    processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine
+) -> None:
+    config = await booked(processes, store_server, scripted_engine)
+
+    async def shown(*arguments: str) -> str:
+        ended = await run("usage", "--config", str(config), *arguments)
+        assert (ended.code, ended.stderr) == (0, "")
+        return ended.stdout
+
+    lines = [json.loads(line) for line in (await shown("--format", "json")).splitlines()]
+    acme = {"day": TODAY, "tenant": "acme"} | dict(zip(HEADER, [6, 1, 60, 12, 0, 0, 0], strict=True))
+    other = {"day": TODAY, "tenant": ODD} | dict(zip(HEADER, [2, 0, 20, 4, 0, 0, 0], strict=True))
+    assert lines == [acme, other]
+
+    grouped = await shown("--format", "csv", "--group-by", "tenant,key,model", "--since", TODAY, "--until", TODAY)
+    assert list(csv.reader(io.StringIO(grouped))) == [
+        ["tenant", "key", "model", *HEADER],
+        ["acme", "key-1", "acme/tiny", "4", "1", "40", "8", "0", "0", "0"],
+        ["acme", ODD, "acme/tiny", "2", "0", "20", "4", "0", "0", "0"],
+        [ODD, "key-1", "acme/tiny", "2", "0", "20", "4", "0", "0", "0"],
+    ]
+
+    table = (await shown("--tenant", "acme")).splitlines()
+    assert [line.split() for line in table] == [
+        ["day", "tenant", *HEADER],
+        [TODAY, "acme", "6", "1", "60", "12", "0", "0", "0"],
+    ]
+    assert len({len(line) for line in table}) == 1
+    assert (await shown("--since", "2020-01-01", "--until", "2020-01-31", "--format", "json")) == ""
+
+
+BAD = {
+    "--since": ["--since", "yesterday"],
+    "--until": ["--until", "2026-11-31"],
+    "--group-by": ["--group-by", "day,colour"],
+}
+
+
+@pytest.mark.parametrize("option", BAD)
+async def test_a_bad_option_is_named_and_ends_with_2(processes: Processes, option: str) -> None:
+    config = processes.config(
+        models={"m": {"pool": "main"}},
+        pools={"main": {"replicas": ["http://127.0.0.1:1"]}},
+        limits={"store": "redis://127.0.0.1:1/0"},
+    )
+    ended = await run("usage", "--config", str(config), *BAD[option])
+    assert (ended.code, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"{option}: ")
+
+
+async def test_a_store_that_cannot_be_read_is_said_and_ends_with_1_or_2(processes: Processes) -> None:
+    rest: dict[str, Any] = {
+        "models": {"m": {"pool": "main"}},
+        "pools": {"main": {"replicas": ["http://127.0.0.1:1"]}},
+    }
+    away = processes.config(**rest, limits={"store": f"redis://:s3cret@127.0.0.1:{free_port()}/0"})
+    ended = await run("usage", "--config", str(away))
+    assert (ended.code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"{away}: limits.store: the ledger cannot be read: ")
+    assert "s3cret" not in ended.stderr
+    ended = await run("usage", "--config", str(processes.config(**rest)))
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "limits.store" in ended.stderr
+    assert "/admin/usage" in ended.stderr
