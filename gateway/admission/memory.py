@@ -4,12 +4,13 @@ The same behaviour as the shared store, without its failures. Every entry has an
 when the tables have doubled, so memory follows the number of keys in use.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import date
 
 from gateway.admission.ledger.account import booked
 from gateway.admission.ledger.memory import MemoryLedger
-from gateway.admission.ledger.posting import Posting
+from gateway.admission.ledger.posting import PAUSE_AFTER, Posting
 from gateway.admission.limit import MAX_COUNT, Level, Limit, period, refill, same_period
 from gateway.admission.reservation import RECORD_S, REFUSED_S, SETTLED_S, Answer, Reservation, Settlement
 from gateway.clock import Clock
@@ -117,10 +118,13 @@ class MemoryStore:
                     self._hold(limit.key, reservation.call_id, now_us)
 
     async def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
-        """Yield what was booked. Never suspends."""
+        """Yield what was booked."""
         if self._ledger is not None:
-            for posting in self._ledger.postings(tenant, since, until, now_us=self._now_us()):
+            postings = self._ledger.postings(tenant, since, until, now_us=self._now_us())
+            for number, posting in enumerate(postings):
                 yield posting
+                if number % PAUSE_AFTER == 0:
+                    await asyncio.sleep(0)
 
     def _refuse(self, reservation: Reservation, now_us: int) -> None:
         self._records[reservation.call_id] = _REFUSED, now_us + _REFUSED_US

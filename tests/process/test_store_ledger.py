@@ -190,6 +190,23 @@ async def test_only_the_days_between_are_read_both_included(timed: TimedStore) -
         assert sorted({str(one.day) async for one in read}) == ["2026-11-30", "2026-12-01", "2026-12-02"]
 
 
+async def test_calls_are_booked_while_the_ledger_is_read(timed: TimedStore) -> None:
+    async def book(i: int) -> None:
+        asked = reservation(f"call-{i}", account=Account("acme", f"key-{i}", "m", ACCOUNT.tag))
+        await timed.store.reserve(asked)
+        timed.store.settle(asked.settlement(Usage(1, 0)))
+
+    for i in range(700):
+        await book(i)
+    await timed.delivered()
+    read: set[str] = set()
+    async for one in timed.store.ledger("acme", date(2026, 11, 29), date(2026, 11, 29)):
+        if not read:
+            await book(700)
+        read.add(one.key)
+    assert {f"key-{i}" for i in range(700)} <= read
+
+
 async def test_memory_forgets_a_day_when_its_retention_is_over() -> None:
     clock = SetClock()
     ledger = MemoryLedger(retention_s=86_400)

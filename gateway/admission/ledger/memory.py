@@ -31,11 +31,14 @@ class MemoryLedger:
             self._days[today][account.tenant, account.key, account.model, counter] += figure
 
     def postings(self, tenant: str | None, since: date, until: date, *, now_us: int) -> Iterator[Posting]:
-        """Yield what was booked from `since` to `until`, both included; of one tenant, or of all."""
-        for number, places in self._days.items():
+        """Yield what was booked from `since` to `until`, both included; of one tenant, or of all.
+
+        More may be booked meanwhile; it may be missing.
+        """
+        for number, places in list(self._days.items()):
             day = _EPOCH + timedelta(days=number)
             if since <= day <= until and not self._over(number, now_us):
-                for (whose, key, model, counter), figure in places.items():
+                for (whose, key, model, counter), figure in list(places.items()):
                     if tenant in (None, whose):
                         yield Posting(day, whose, key, model, counter, figure)
 

@@ -3,6 +3,7 @@
 Each read connects, pages through one hash a tenant and day, and disconnects.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 
@@ -13,7 +14,7 @@ from redis.exceptions import RedisError
 
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import COUNTERS, Counter, decoded
-from gateway.admission.ledger.posting import Posting
+from gateway.admission.ledger.posting import PAUSE_AFTER, Posting
 from gateway.admission.store import StoreUnavailable
 
 # How long the server may take for each page, and to be connected to.
@@ -50,8 +51,10 @@ class RedisLedger:
             ) as client:
                 keys = [f"gw:{{{digest(tenant)}}}:ledger:{day}" for day in days] if tenant is not None else None
                 async for key, fields in _hashes(client, await _keys(client, days) if keys is None else keys):
-                    for posting in _posted(days[key[-8:]], fields, tenant):
+                    for number, posting in enumerate(_posted(days[key[-8:]], fields, tenant)):
                         yield posting
+                        if number % PAUSE_AFTER == 0:
+                            await asyncio.sleep(0)
         except (RedisError, OSError) as error:
             raise StoreUnavailable(sent=True) from error
 
