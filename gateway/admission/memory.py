@@ -89,21 +89,24 @@ class MemoryStore:
         return Answer(admitted=True, levels=levels)
 
     def settle(self, settlement: Settlement) -> None:
-        """Apply `settlement` if its reservation is here and unsettled."""
+        """Apply `settlement` if its reservation is here and unsettled, or if it charges calls that have none."""
         now_us, call_id = self._now_us(), settlement.call_id
         reserved_us, expires_us = self._records.pop(call_id, _UNKNOWN)
         if settlement.uncertain:
             self._records[call_id] = _SETTLED, now_us + _SETTLED_US
+        deltas, ended_us = settlement.deltas, min(settlement.ended_us or now_us, now_us)
         if reserved_us < 0 or expires_us <= now_us:
-            return
-        for limit, delta in zip(settlement.limits, settlement.deltas, strict=True):
+            if settlement.charges is None or (reserved_us == _SETTLED and expires_us > now_us):
+                return
+            deltas, reserved_us = _left(settlement.charges, settlement.limits, ended_us, now_us=now_us), ended_us
+        for limit, delta in zip(settlement.limits, deltas, strict=True):
             if limit.kind == "lease":
                 self._leases.get(limit.key, {}).pop(call_id, None)
             elif limit.kind == "bucket" or same_period(limit.kind, reserved_us, now_us):
                 used, _, mark = self._read(limit, now_us)
                 self._counts[limit.key] = min(max(used + delta, 0), MAX_COUNT), mark, limit
         if settlement.usage is not None and self._ledger is not None:
-            self._ledger.book(settlement.account, booked(settlement.usage), now_us=now_us)
+            self._ledger.book(settlement.account, booked(settlement.usage), now_us=ended_us)
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records. Never suspends."""
@@ -170,6 +173,16 @@ class MemoryStore:
         self._records = {call_id: record for call_id, record in self._records.items() if record[1] > now_us}
         self._leases = {key: leases for key, leases in self._leases.items() if self._held(key, now_us)}
         self._sweep_at = max(_SWEEP_FROM, 2 * (len(self._counts) + len(self._records) + len(self._leases)))
+
+
+def _left(charges: Sequence[int], limits: Sequence[Limit], ended_us: int, *, now_us: int) -> list[int]:
+    """Return what is left now of what was used then: a bucket has been refilling since."""
+    return [
+        refill(charge, ended_us, now_us, limit.limit, limit.window_us)[0]
+        if limit.kind == "bucket" and limit.limit
+        else charge
+        for charge, limit in zip(charges, limits, strict=True)
+    ]
 
 
 def _over(used: int, mark: int, limit: Limit, *, now_us: int) -> bool:

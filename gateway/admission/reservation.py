@@ -9,12 +9,13 @@ from gateway.admission.limit import MAX_COUNT, Level, Limit, Unit
 from gateway.admission.rules import REMEMBERED
 from gateway.calls.usage import Usage
 
-# A record of a reservation lasts far longer than the time between two renewals, so that a settlement that an outage
-# held back still finds its call. One that nobody renews is its gateway's that was killed.
-RECORD_S = 3600
+# A record of a reservation lasts as long as the longest outage that is survived, so that a settlement that was held
+# back still finds its call. One that nobody renews is its gateway's that was killed.
+RECORD_S = 7 * 86_400
 
-# How long a settlement stays for a reservation that may still come out of a connection that was given up.
-SETTLED_S = 60
+# How long a settlement stays for a reservation that may still come out of a connection that was given up, and for the
+# same settlement: a gateway that is killed while it empties its journal sends all of it again.
+SETTLED_S = RECORD_S
 
 # How long a refusal is known. One whose answer was lost is asked for again, within `limits.store_timeout` (this at
 # most), and is to be booked once.
@@ -28,6 +29,8 @@ class Settlement:
 
     `usage` is what the ledger is told; None where no engine took the call, which then is not booked at all.
     `uncertain`: nobody saw the reservation's answer. It may still be on its way, and must then find itself settled.
+    `charges` is what to add instead where there was no reservation; None: nothing at all is done there. `ended_us` is
+    when the call ended, if that is not now.
     """
 
     call_id: str
@@ -36,6 +39,8 @@ class Settlement:
     deltas: Sequence[int]
     usage: Usage | None
     uncertain: bool
+    charges: Sequence[int] | None = None
+    ended_us: int = 0
 
     @property
     def record(self) -> str:
@@ -66,8 +71,12 @@ class Reservation:
             usage = Usage(prompt, completion, cached, reasoning, usage.source)
         prompt, completion = usage.prompt, usage.completion
         used = {"concurrency": 0, "total": prompt + completion, "input": prompt, "output": completion}
-        limits, ended = _ended_by_usage(self.limits)
         costs = self.costs
+        if uncertain:
+            charges = [1 if limit.measure == "requests" else used[limit.unit] for limit in self.limits]
+            deltas = [charge - cost for charge, cost in zip(charges, costs, strict=True)]
+            return Settlement(self.call_id, self.account, self.limits, deltas, usage, uncertain, charges)
+        limits, ended = _ended_by_usage(self.limits)
         deltas = [used[unit] - costs[i] for i, unit in ended]
         return Settlement(self.call_id, self.account, limits, deltas, usage, uncertain)
 

@@ -80,9 +80,11 @@ def scenarios(draw: st.DrawFn) -> tuple[list[Limit], list[Step]]:
     limits = draw(st.lists(COUNTED, min_size=1, max_size=4, unique_by=lambda one: one.key))
     costs = st.tuples(*[_cost(one) for one in limits])
     deltas = st.tuples(*[st.one_of(st.integers(-20, 20), st.integers(-HUGE, HUGE)) for _ in limits])
+    charges = st.none() | st.tuples(*[st.one_of(st.integers(0, 20), st.integers(0, HUGE)) for _ in limits])
+    late_us = st.just(None) | ELAPSED_US
     step = st.one_of(
         st.tuples(st.just("reserve"), CALLS, costs),
-        st.tuples(st.just("settle"), CALLS, deltas, USAGES, st.booleans()),
+        st.tuples(st.just("settle"), CALLS, deltas, USAGES, st.booleans(), charges, late_us),
         st.tuples(st.just("renew"), CALLS),
         st.tuples(st.just("wait"), ELAPSED_US),
     )
@@ -125,9 +127,14 @@ async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
         call, costs = rest
         admitted = await timed.store.reserve(reservation(f"call-{call}", *zip(limits, costs, strict=True)))
     elif kind == "settle":
-        call, deltas, usage, uncertain = rest
+        call, deltas, usage, uncertain, charges, late_us = rest
         asked = reservation(f"call-{call}", *zip(limits, deltas, strict=True))
-        timed.store.settle(Settlement(asked.call_id, asked.account, asked.limits, asked.costs, usage, uncertain))
+        settlement = Settlement(asked.call_id, asked.account, asked.limits, asked.costs, usage, uncertain)
+        if uncertain:
+            settlement.charges = charges
+        if late_us is not None:
+            settlement.ended_us = timed.now_us - late_us
+        timed.store.settle(settlement)
     elif kind == "renew":
         await timed.store.renew([reservation(f"call-{rest[0]}", *zip(limits, [0] * len(limits), strict=True))])
     else:

@@ -136,6 +136,34 @@ async def test_a_settlement_of_an_unseen_reservation_applies_where_that_was_take
     assert await timed.used(PER_MINUTE, AT_ONCE) == [2, 0]
 
 
+async def test_a_call_that_the_store_never_saw_is_charged_what_it_used_once(timed: TimedStore) -> None:
+    calls = limit("day", 10, rule="calls", measure="requests")
+    unseen = reservation("unseen", (PER_HOUR, 500), (DAILY, 9), (calls, 1), (AT_ONCE, 1))
+    for _ in range(3):
+        timed.store.settle(unseen.settlement(Usage(2, 2), uncertain=True))
+    await timed.store.reserve(unseen)  # arrives late
+    assert await timed.used(PER_HOUR, DAILY, calls, AT_ONCE) == [4, 4, 1, 0]
+
+
+async def test_a_call_that_the_store_refused_unseen_is_charged_what_it_used(timed: TimedStore) -> None:
+    refused = reservation("refused", (DAILY, 11))
+    assert not (await timed.store.reserve(refused)).admitted
+    timed.store.settle(refused.settlement(Usage(2, 2), uncertain=True))
+    assert await timed.used(DAILY) == [4]
+
+
+async def test_what_was_held_back_counts_in_its_own_period_and_buckets_have_refilled_since(timed: TimedStore) -> None:
+    ends = [NOON_US - 13 * 3600 * SECOND, NOON_US - 30 * SECOND, NOON_US + 3600 * SECOND]
+    for number, ended_us in enumerate(ends):
+        late = reservation(f"late-{number}", (PER_MINUTE, 1), (DAILY, 1), (MONTHLY, 1)).settlement(
+            Usage(3, 5), uncertain=True
+        )
+        late.ended_us = ended_us
+        timed.store.settle(late)
+    # Yesterday's has left the bucket and the day, half a minute gives back 5, and no clock of ours is ahead.
+    assert await timed.used(PER_MINUTE, DAILY, MONTHLY) == [0 + 3 + 8, 0 + 8 + 8, 8 + 8 + 8]
+
+
 async def test_a_day_ends_at_midnight_utc(timed: TimedStore) -> None:
     assert await timed.admits("today", (DAILY, 10))
     await timed.after(12 * 3600 - 0.000001)
@@ -211,16 +239,17 @@ async def test_ending_a_call_whose_lease_ran_out_frees_nobody_elses_slot(timed: 
     assert await timed.used(AT_ONCE) == [2]
 
 
-async def test_a_record_lasts_an_hour_and_longer_when_renewed(timed: TimedStore) -> None:
-    forgotten, renewed = reservation("forgotten", (DAILY, 2)), reservation("renewed", (DAILY, 2))
+async def test_a_record_lasts_a_week_and_longer_when_renewed(timed: TimedStore) -> None:
+    yearly = limit("bucket", 10, window_s=366 * 86_400)
+    forgotten, renewed = reservation("forgotten", (yearly, 2)), reservation("renewed", (yearly, 2))
     await timed.store.reserve(forgotten)
     await timed.store.reserve(renewed)
-    await timed.after(3599)
+    await timed.after(7 * 86_400 - 1)
     await timed.store.renew([renewed])
     await timed.after(1)
     timed.store.settle(forgotten.settlement(None))
     timed.store.settle(renewed.settlement(None))
-    assert await timed.used(DAILY) == [2]
+    assert await timed.used(yearly) == [2]
 
 
 async def test_a_shadow_never_refuses_and_charges_only_what_it_would_have_admitted(timed: TimedStore) -> None:

@@ -89,9 +89,20 @@ async def test_a_call_that_no_engine_took_is_not_booked(timed: TimedStore) -> No
     await timed.store.reserve(given_back)
     timed.store.settle(given_back.settlement(None))
     timed.store.settle(unknown.settlement(Usage(1, 1)))
-    timed.store.settle(late.settlement(Usage(1, 1), uncertain=True))
+    timed.store.settle(late.settlement(None, uncertain=True))
     await timed.store.reserve(late)
     assert await timed.booked() == {}
+
+
+async def test_a_call_that_the_store_never_saw_is_booked_once_on_the_day_on_which_it_ended(timed: TimedStore) -> None:
+    await timed.after(86_400)
+    unseen = reservation("unseen", (DAILY, 1))
+    for _ in range(3):
+        settlement = unseen.settlement(Usage(2, 3), uncertain=True)
+        settlement.ended_us = NOON_US
+        timed.store.settle(settlement)
+    await timed.store.reserve(unseen)
+    assert await timed.booked() == line(("calls", 1), ("prompt_tokens", 2), ("completion_tokens", 3))
 
 
 async def test_a_refusal_is_booked_once_however_often_it_is_asked_for(timed: TimedStore) -> None:

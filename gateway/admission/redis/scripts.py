@@ -53,12 +53,17 @@ class Scripts:
         """Return the command that applies `settlement`."""
         usage = settlement.usage
         figures = [] if usage is None else booked(usage)
-        before, after = self._around_settle(settlement.account, settlement.limits, 2 * len(figures))
+        before, after = self._around_settle(
+            settlement.account, settlement.limits, 2 * len(figures) + len(settlement.charges or ())
+        )
         record = settlement.record
         deltas = "".join(map(_integer, settlement.deltas))
         books = "".join([_COUNTER[counter] + _integer(figure) for counter, figure in figures])
-        mark = _MARK if settlement.uncertain else _NO_MARK
-        return f"{before}${len(record)}\r\n{record}\r\n{after}{mark}{deltas}{books}".encode("ascii")
+        how = _USUAL
+        if settlement.uncertain or settlement.ended_us:
+            how = _bulk([settlement.uncertain * _MARK_MS, settlement.ended_us, int(settlement.charges is not None)])
+            deltas += "".join(map(_integer, settlement.charges or ()))
+        return f"{before}${len(record)}\r\n{record}\r\n{after}{how}{deltas}{books}".encode("ascii")
 
     def renew(self, reservation: Reservation) -> bytes:
         """Return the command that extends the leases and the record of `reservation`."""
@@ -75,13 +80,13 @@ class Scripts:
             words += limit.kind, limit.limit, limit.window_us, int(limit.shadow)
         return _before(self._reserve, limits, 1 + len(words) + len(limits)), _bulk(words)
 
-    def _pack_around_settle(self, account: Account, limits: tuple[Limit, ...], books: int) -> tuple[str, str]:
-        """Return what comes before the call's record, and between that and the mark; `books` words end the command."""
+    def _pack_around_settle(self, account: Account, limits: tuple[Limit, ...], more: int) -> tuple[str, str]:
+        """Return what comes before the call's record, and between that and the mark; `more` words end the command."""
         words: list[str | int] = [limit.key for limit in limits]
         words += account.line, encoded(account.tenant), self._retention_ms
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us
-        return _before(self._settle, limits, 2 + len(words) + len(limits) + books), _bulk(words)
+        return _before(self._settle, limits, 4 + len(words) + len(limits) + more), _bulk(words)
 
 
 def write_nothing() -> bytes:
@@ -114,8 +119,10 @@ def _integer(value: int) -> str:
 
 _COUNTER = {counter: _bulk([counter]) for counter in COUNTERS}
 
-# How long a settlement's mark stays (ms), which a reservation still on its way must find.
-_MARK, _NO_MARK = _integer(SETTLED_S * 1000), _integer(0)
+# How long a settlement's mark stays, which a reservation still on its way must find.
+_MARK_MS = SETTLED_S * 1000
+# How most settle: without a mark, now, and only what is reserved.
+_USUAL = _bulk([0, 0, 0])
 
 
 def pack(words: Sequence[str | int]) -> bytes:

@@ -1,20 +1,28 @@
 -- End a call's reservation, once.
 -- KEYS: the call's record; then the state of each limit to change.
 -- ARGV: of the ledger: key and model, tenant, how long it is kept (ms); for each limit its kind, limit, window (us);
--- TTL of the mark (ms) that a reservation still on its way must find, or 0; for each limit what to add; then what to
--- book: counters and figures in turn, or nothing.
+-- TTL of the mark (ms) that a reservation still on its way must find, or 0; when the call ended (us), or 0 for now; 1 to
+-- charge a call without a reservation, or 0; for each limit what to add; to charge, for each limit what to add where
+-- there was no reservation; then what to book: counters and figures in turn, or nothing.
 -- Returns 1, or 0 when there was nothing to settle.
 local now = now_us()
-local reserved = tonumber(redis.call('GET', KEYS[1]))
+local record = redis.call('GET', KEYS[1])
+local reserved = tonumber(record)
 local limits = #KEYS - 1
-local mark_ttl = ARGV[3 * limits + 4]
+local mark_ttl, ended, charges = ARGV[3 * limits + 4], tonumber(ARGV[3 * limits + 5]), ARGV[3 * limits + 6] == '1'
 if mark_ttl == '0' then
   redis.call('DEL', KEYS[1])
 else
   redis.call('SET', KEYS[1], 'settled', 'PX', mark_ttl)
 end
-if not reserved then
+if record == 'settled' or not (reserved or charges) then
   return 0
+end
+ended = ended > 0 and math.min(ended, now) or now
+local adds, books = 3 * limits + 6, 4 * limits + 7 + (charges and limits or 0)
+local charge = not reserved
+if charge then
+  reserved, adds = ended, adds + limits
 end
 
 for i = 1, limits do
@@ -24,9 +32,12 @@ for i = 1, limits do
     redis.call('ZREM', key, id_of(KEYS[1]))
   elseif kind == 'bucket' or period(kind, reserved) == period(kind, now) then
     local used, clock = level(key, kind, limit, window, now)
-    used = math.min(used + tonumber(ARGV[3 * limits + 4 + i]), MAX_COUNT)
-    store(key, kind, used, clock, limit, window, now)
+    local add = tonumber(ARGV[adds + i])
+    if charge and kind == 'bucket' and limit > 0 then
+      add = refill(add, ended, now, limit, window)  -- what has not come back since
+    end
+    store(key, kind, math.min(used + add, MAX_COUNT), clock, limit, window, now)
   end
 end
-book(now, 1, {unpack(ARGV, 4 * limits + 5)})
+book(ended, 1, {unpack(ARGV, books)})
 return 1
