@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from gateway.admission.limit import Limit
-from gateway.admission.redis import lane
+from gateway.admission.redis import backlog, lane
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
@@ -321,10 +321,10 @@ async def test_waiting_settlements_are_bounded_and_what_is_dropped_is_counted(
     async with connected(own_store_server.url, observer) as store:
         await seconds(store.reserve(reservation("early", (DAILY, 1))))
         settlement = reservation("call", (DAILY, 1)).settlement(None)
-        for _ in range(lane.MAX_PENDING + 7):
+        for _ in range(backlog.MAX_WAITING + 7):
             store.settle(settlement)
         assert observer.dropped == 7
-        assert store.pending == lane.MAX_PENDING
+        assert store.pending == backlog.MAX_WAITING
         own_store_server.start()
         await until(lambda: store.up and not store.pending)
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from gateway.admission.redis.backlog import Memory
 from gateway.admission.redis.connection import CommandRefused
 from gateway.admission.redis.lane import FLUSH_AFTER_S, MAX_BATCH, Lane
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
@@ -42,10 +43,15 @@ class Held(Link):
         answer(outcome)
 
 
+def lane_of(link: Link, observer: Remembering) -> Lane[bytes]:
+    backlog = Memory[bytes](observer.settlement_dropped)
+    return Lane(link, SystemClock(), timeout_s=1, observer=observer, pack=bytes, backlog=backlog)
+
+
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Lane, Held, Remembering]]:
+async def connected() -> AsyncIterator[tuple[Lane[bytes], Held, Remembering]]:
     link, observer = Held(), Remembering()
-    lane = Lane(link, SystemClock(), timeout_s=1, observer=observer)
+    lane = lane_of(link, observer)
     lane.start()
     link.answer()
     assert link.pipelines.pop() == []
@@ -203,7 +209,7 @@ class Defective(Server):
 
 async def test_a_defect_leaves_nobody_waiting_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
-    lane = Lane(Link(Defective(), SystemClock()), SystemClock(), timeout_s=1, observer=Remembering())
+    lane = lane_of(Link(Defective(), SystemClock()), Remembering())
     lane.start()
     replies: list[Any] = [lane.ask("reserve", b"") for _ in range(3)]
     async with asyncio.timeout(5):

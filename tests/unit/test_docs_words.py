@@ -10,7 +10,7 @@ import pytest
 
 from gateway import config, errors
 from gateway.admission.limit import Measure
-from gateway.admission.redis import lane
+from gateway.admission.redis import backlog, lane
 from gateway.calls import parse, strict_json
 from gateway.identity import claims, header, keyset, peek, remembered, sources
 from gateway.identity.refused import Reason, reason_of
@@ -121,7 +121,7 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
         ("streams", f"an event over {events.MAX_EVENT_BYTES // 2**20} MiB"),
         ("streams", f"{events.MAX_EVENT_BYTES // 2**20} MiB are kept"),
         ("limits", f"and {parse.TOKENS_PER_MEDIA} for each picture"),
-        ("limits", f"in memory, {lane.MAX_PENDING:,} at most"),
+        ("limits", f"in memory, {backlog.MAX_WAITING:,} at most"),
         ("limits", f"waiting settlements get {lane.CLOSE_WITHIN_S:g} s"),
         ("limits", f"or alone within {lane.FLUSH_AFTER_S * 1000:g} ms"),
         ("operations", f"delivered within {lane.CLOSE_WITHIN_S:g} s"),

@@ -1,17 +1,18 @@
 """One lane of pipelines to the shared store: commands in, each reply to whoever waits for it.
 
-What comes while a pipeline is under way goes together in the next one, posted commands first. A server that does not
-answer is left alone (whoever asks is told at once) until a try in the background succeeds; posted commands wait for it.
-Commands must be harmless to repeat.
+What comes while a pipeline is under way goes together in the next one, posts first. A server that does not answer is
+left alone (whoever asks is told at once) until a try in the background succeeds; posts wait for it in a backlog, which
+is emptied before calls go there again. Commands must be harmless to repeat.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic
 
 from gateway.admission.observer import Observer, Operation
+from gateway.admission.redis.backlog import Backlog, Post
 from gateway.admission.redis.connection import CommandRefused
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
 from gateway.admission.store import StoreUnavailable
@@ -19,20 +20,20 @@ from gateway.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# A posted command may wait this long for company before it gets a pipeline of its own.
+# A post may wait this long for company before it gets a pipeline of its own.
 FLUSH_AFTER_S = 0.005
-
-# Commands kept while the server is away: about a minute of 1000 calls a second, in some 30 MB.
-MAX_PENDING = 50_000
 
 # Posted and asked commands in one pipeline, each: at 25 us a script it holds the server for some 10 ms at most.
 MAX_BATCH = 250
+
+# And of the backlog, where it is a file: reading and packing takes our own loop 26 us each.
+LATE_BATCH = 100
 
 # Off the path of calls: how long a try to come back may take, and the pause between tries.
 RETURN_WITHIN_S = 5.0
 RETURN_EVERY_S = 0.5
 
-# How long stopping waits for posted commands to be delivered.
+# How long stopping waits for posts to be delivered.
 CLOSE_WITHIN_S = 2.0
 
 
@@ -40,18 +41,30 @@ CLOSE_WITHIN_S = 2.0
 _Ask = tuple[Operation, bytes, asyncio.Future[Any], Callable[[Any], None] | None]
 
 
-class Lane:
-    """Owns the link: its queues, and whether the server is left alone."""
+class Lane(Generic[Post]):
+    """Owns the link: its queues, and whether the server is left alone. `pack` makes a post's command."""
 
-    def __init__(self, link: Link, clock: Clock, *, timeout_s: float, observer: Observer) -> None:
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        observer: Observer,
+        pack: Callable[[Post], bytes],
+        backlog: Backlog[Post],
+    ) -> None:
         self._link = link
         self._clock = clock
         self._timeout_s = timeout_s
         self._observer = observer
+        self._pack = pack
+        self._backlog = backlog
         self.up = True  # until the first try says otherwise, so that the first calls wait for it
         self._busy = True  # a pipeline is under way or about to be, or the server is away
-        self._posts: list[bytes] = []
-        self._posted: list[bytes] = []  # under way
+        self._posts: list[Post] = []
+        self._posted: list[Post] = []  # under way
+        self._late: Sequence[Post] = ()  # under way, of the backlog
         self._asks: list[_Ask] = []
         self._asked: list[_Ask] = []  # under way
         self._started = 0.0
@@ -61,15 +74,15 @@ class Lane:
 
     @property
     def pending(self) -> int:
-        """How many posted commands have no reply yet."""
-        return len(self._posts) + len(self._posted)
+        """How many posts have no reply yet."""
+        return len(self._posts) + len(self._posted) + len(self._backlog)
 
     def start(self) -> None:
         """Connect in the background, and carry commands from then on."""
         self._exchange()
 
     async def close(self) -> None:
-        """Deliver what was posted within `CLOSE_WITHIN_S`, count the rest as dropped, and disconnect."""
+        """Deliver what was posted within `CLOSE_WITHIN_S`, leave the rest in the backlog, and disconnect."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN_S):
                 while self.pending:
@@ -81,8 +94,7 @@ class Lane:
                 timer.cancel()
         await self._link.close()
         self._give_up(sent=True)
-        for _ in self._posts:
-            self._observer.settlement_dropped()
+        await self._backlog.close()
 
     def ask(
         self, operation: Operation, command: bytes, *, late: Callable[[Any], None] | None = None
@@ -104,12 +116,12 @@ class Lane:
             loop.call_soon(self._begin)  # with what else comes in this turn
         return reply
 
-    def post(self, command: bytes) -> None:
-        """Queue `command`: it goes ahead of what is asked next, or alone after a moment; the oldest may be dropped."""
-        if len(self._posts) >= MAX_PENDING:
-            del self._posts[0]
-            self._observer.settlement_dropped()
-        self._posts.append(command)
+    def post(self, post: Post) -> None:
+        """Queue `post`: it goes ahead of what is asked next, or alone after a moment, or waits in the backlog."""
+        if not self.up:
+            self._backlog.keep([post])
+            return
+        self._posts.append(post)
         if not self._busy and self._flush is None:
             self._flush_later()
 
@@ -126,8 +138,8 @@ class Lane:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Carry what came meanwhile. Posts alone may wait for company, but on the way back they all go before calls."""
-        if self._asks or (self._posts and not self.up):
+        """Carry what came meanwhile. Posts alone may wait for company, but what waited too long already does not."""
+        if self._asks or self._backlog:
             self._carry()
             return
         if not self.up:
@@ -138,6 +150,7 @@ class Lane:
 
     def _carry(self) -> None:
         self._busy = True
+        self._late = self._backlog.oldest(LATE_BATCH)
         self._posted, self._asked = self._posts[:MAX_BATCH], self._asks[:MAX_BATCH]
         del self._posts[:MAX_BATCH], self._asks[:MAX_BATCH]
         self._exchange()
@@ -145,12 +158,13 @@ class Lane:
     def _exchange(self) -> None:
         """Exchange what is under way; nothing, to see whether the server is there."""
         self._started = self._clock.monotonic()
-        commands = self._posted + [command for _, command, _, _ in self._asked]
+        commands = [self._pack(post) for posts in (self._late, self._posted) for post in posts]
+        commands += [command for _, command, _, _ in self._asked]
         self._link.exchange(commands, self._came, within_s=self._timeout_s if self.up else RETURN_WITHIN_S)
 
     def _came(self, outcome: Outcome) -> None:
         operations = {operation for operation, _, _, _ in self._asked}
-        if self._posted:
+        if self._late or self._posted:
             operations.add("settle")
         if isinstance(outcome, LinkFailed):
             for operation in operations or {"connect"}:
@@ -164,14 +178,16 @@ class Lane:
         self._go_on()
 
     def _distribute(self, replies: list[Any]) -> None:
-        posted, asked = self._posted, self._asked
-        self._posted, self._asked = [], []
-        for reply in replies[: len(posted)]:
+        asked, posted = self._asked, len(self._late) + len(self._posted)
+        if self._late:
+            self._backlog.taken()
+        self._late, self._posted, self._asked = (), [], []
+        for reply in replies[:posted]:
             if isinstance(reply, CommandRefused):
                 log.error("the limit store refused a settlement: %s", reply)
                 self._observer.store_failed("settle")
                 self._observer.settlement_dropped()
-        for (operation, _, future, late), reply in zip(asked, replies[len(posted) :], strict=True):
+        for (operation, _, future, late), reply in zip(asked, replies[posted:], strict=True):
             if isinstance(reply, CommandRefused):
                 log.error("the limit store refused to %s: %s", operation, reply)
                 self._observer.store_failed(operation)
@@ -191,11 +207,12 @@ class Lane:
         self._return = asyncio.get_running_loop().call_later(wait_s, self._exchange)
 
     def _give_up(self, *, sent: bool) -> None:
-        """Keep what was posted, and tell whoever waits that there is no answer, and from now on whoever comes."""
+        """Let wait what was posted, and tell whoever waits that there is no answer, and from now on whoever comes."""
         self.up, self._busy = False, True
-        posted, asked, asks = self._posted, self._asked, self._asks
-        self._posted, self._asked, self._asks = [], [], []
-        self._posts[:0] = posted
+        posts, asked, asks = self._posted + self._posts, self._asked, self._asks
+        self._late, self._posted, self._posts, self._asked, self._asks = (), [], [], [], []
+        if posts:
+            self._backlog.keep(posts)
         for _, _, future, late in asked:
             _fail(future, late, sent=sent)
         for _, _, future, late in asks:

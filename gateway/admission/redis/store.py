@@ -7,6 +7,7 @@ from functools import partial
 
 from gateway.admission.ledger.posting import Posting
 from gateway.admission.observer import Observer
+from gateway.admission.redis.backlog import Backlog, Memory
 from gateway.admission.redis.lane import Lane
 from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.redis.link import Link
@@ -23,6 +24,7 @@ RENEW_TOGETHER = 100
 class RedisStore:
     """A `Store` behind `redis://` or `rediss://`. `lua_clock` is Lua that tells the time, the server's own by default.
 
+    `backlog` is where settlements wait while the server is away, this process's memory by default.
     Losing the server's data loses the reservations of calls under way: they settle as unknown, and count nothing.
     """
 
@@ -35,11 +37,19 @@ class RedisStore:
         lease_s: float,
         retention_s: float,
         observer: Observer,
+        backlog: Backlog[Settlement] | None = None,
         lua_clock: str | None = None,
     ) -> None:
         self._scripts = Scripts(lease_s=lease_s, retention_s=retention_s, clock=lua_clock)
         self._ledger = RedisLedger(url)
-        self._lane = Lane(Link(Server(url, self._scripts.all), clock), clock, timeout_s=timeout_s, observer=observer)
+        self._lane = Lane(
+            Link(Server(url, self._scripts.all), clock),
+            clock,
+            timeout_s=timeout_s,
+            observer=observer,
+            pack=self._scripts.settle,
+            backlog=Memory(observer.settlement_dropped) if backlog is None else backlog,
+        )
 
     @property
     def up(self) -> bool:
@@ -56,7 +66,7 @@ class RedisStore:
         self._lane.start()
 
     async def close(self) -> None:
-        """Deliver pending settlements, for two seconds at most, and disconnect."""
+        """Deliver pending settlements, for two seconds at most, leave the rest in the backlog, and disconnect."""
         await self._lane.close()
 
     async def reserve(self, reservation: Reservation) -> Answer:
@@ -76,7 +86,7 @@ class RedisStore:
 
     def settle(self, settlement: Settlement) -> None:
         """Queue `settlement`: it goes ahead of the next reservations, or alone after a moment."""
-        self._lane.post(self._scripts.settle(settlement))
+        self._lane.post(settlement)
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records, in shared pipelines.
