@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 
 import aiohttp
 from aiohttp import web
@@ -13,6 +14,7 @@ from gateway import config
 from gateway.admin import listener as operator
 from gateway.admin.readiness import Readiness
 from gateway.admission.admission import Admission
+from gateway.admission.journal.journal import Journal
 from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.ledger.reader import LedgerReader
 from gateway.admission.memory import MemoryStore
@@ -50,24 +52,28 @@ class CannotListen(Exception):
 
 
 class Gateway:
-    """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's."""
+    """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's.
+
+    Raises:
+        JournalUnusable: `limits.journal` names no directory that a journal can be kept in.
+    """
 
     def __init__(self, settings: config.Config, writer: LineWriter) -> None:
         clock, chance = SystemClock(), random.Random()  # noqa: S311 spreads load, guards nothing
         self._settings = settings
         self._running = AsyncExitStack()
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         self._metrics = Metrics(
             settings.models, TenantLabels(settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
         )
+        store = _store(settings.limits, clock, self._metrics)
+        self._admission = Admission(settings.limits, store, clock, observer=self._metrics)
+        self._ledger = LedgerReader(store.ledger, clock)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         self._pools = {name: Pool(name, entry, chance) for name, entry in settings.pools.items()}
         self._metrics.watch_replicas(self._replicas)
         self._authenticator = Authenticator(
             settings.auth, self._session, clock=clock, observe=self._metrics.key_set_refresh
         )
-        store = _store(settings.limits, clock, self._metrics)
-        self._admission = Admission(settings.limits, store, clock, observer=self._metrics)
-        self._ledger = LedgerReader(store.ledger, clock)
         outbox = Outbox(asyncio.get_running_loop())
         self._upstream = Upstream(clock, outbox)
         self._prober = Prober(self._pools.values(), self._session, chance)
@@ -186,7 +192,14 @@ def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
         lease_s=limits.lease,
         retention_s=limits.ledger_retention,
         observer=metrics,
+        backlog=None if limits.journal is None else _journal(limits.journal, clock, metrics),
     )
+
+
+def _journal(directory: str, clock: Clock, metrics: Metrics) -> Journal:
+    journal = Journal(Path(directory), clock, dropped=metrics.settlement_dropped)
+    metrics.watch_journal(journal.__len__)
+    return journal
 
 
 def _ids() -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import gateway
+from gateway.admission.journal.journal import JournalUnusable
 from gateway.admission.ledger import rows
 from gateway.admission.ledger.account import COUNTERS
 from gateway.admission.ledger.query import of_operator
@@ -218,6 +219,8 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
             runner.run(work)
     except (CannotListen, KeySetUnusable) as error:
         _fail(str(error), FAILED)
+    except JournalUnusable as error:
+        _fail(str(error), BAD_CONFIG)
     except OSError as error:
         _fail(f"cannot start: {error}", FAILED)
 

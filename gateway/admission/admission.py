@@ -93,18 +93,16 @@ class Admission:
 
     def _uncounted(self, permit: Permit, *, sent: bool) -> Permit:
         """Admit or refuse without counting. What was `sent` the store may have taken although nobody saw its answer."""
-        if sent:
-            permit.make_uncertain()
+        permit.make_uncertain(sent=sent)
         if self._limits.on_store_failure == "allow":
-            if sent:
+            if self._charges_later(sent=sent):
                 self._live[permit.call_id] = permit
             return permit
-        if sent:
-            permit.end(None)
+        permit.end(None)
         raise errors.LimitsUnavailable("Limits cannot be checked at the moment. Try again shortly.")
 
     def _counted_alone(self, permit: Permit, applying: Applying, *, sent: bool) -> Permit:
-        """Return what to ask of this process's own counts; with it goes what was `sent` to the store."""
+        """Return what to ask of this process's own counts; with it goes what the store took or is to be told later."""
         alone = Permit(
             permit.call_id,
             permit.account,
@@ -113,10 +111,14 @@ class Admission:
             store=self._alone,
             live=self._live,
         )
-        if sent:
-            permit.make_uncertain()
+        if self._charges_later(sent=sent):
+            permit.make_uncertain(sent=sent)
             alone.doubtful = permit
         return alone
+
+    def _charges_later(self, *, sent: bool) -> bool:
+        """Whether the store is told of a call that it did not answer for: it may know it, or a journal keeps it."""
+        return sent or self._limits.journal is not None
 
     def _leave_out_shadows(self, permit: Permit, answer: Answer) -> None:
         """Tell what each rule says to an admitted call, and leave the shadows that it does not fit uncharged."""

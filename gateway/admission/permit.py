@@ -15,11 +15,11 @@ class Permit(Reservation):
     """What was taken from `store` for a call, until it is settled. Only `Admission` makes one.
 
     `live` is its register of calls under way, by call id. `fields` are the lines of the answer's head that show the
-    limits. `uncertain`: the store may have taken nothing, because its answer was lost. `doubtful` is what it may have
-    taken before the call was admitted without it.
+    limits. `uncertain`: the store may have taken nothing, because its answer was lost; `unsent`: it was not even asked.
+    `doubtful` is what it may have taken, and is charged, of a call that was admitted without it.
     """
 
-    __slots__ = ("_live", "doubtful", "fields", "store", "uncertain")
+    __slots__ = ("_live", "doubtful", "fields", "store", "uncertain", "unsent")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Permit(Reservation):
         self.store = store
         self.fields = ""
         self.uncertain = False
+        self.unsent = False
         self.doubtful: Permit | None = None
         self._live = live
 
@@ -48,14 +49,16 @@ class Permit(Reservation):
 
     def end(self, usage: Usage | None) -> None:
         """Settle what is not, or no longer, a call under way."""
+        if usage is None and self.unsent:
+            return
         self.store.settle(self.settlement(usage, uncertain=self.uncertain))
         if self.doubtful is not None:
             self.doubtful.end(usage)
 
-    def make_uncertain(self) -> None:
+    def make_uncertain(self, *, sent: bool) -> None:
         """Nobody saw the store's answer: it took this, or nothing. Shadows are let go, which may be charged or not."""
         self.keep([not limit.shadow for limit in self.limits])
-        self.uncertain = True
+        self.uncertain, self.unsent = True, not sent
 
     def keep(self, kept: Sequence[bool]) -> None:
         """Narrow this to the limits that are `kept`."""

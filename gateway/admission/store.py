@@ -20,7 +20,7 @@ class Store(Protocol):
     """Counts per limit, for each call that is under way a record of its reservation, and the ledger of those settled.
 
     Everything is idempotent by `call_id`: a reservation or settlement that arrives twice counts once, and a settlement
-    without a reservation changes nothing.
+    without a reservation changes nothing, unless it brings charges.
     """
 
     @property

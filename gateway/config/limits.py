@@ -89,6 +89,7 @@ class Limits(Section):
     on_store_failure: Literal["local", "allow", "deny"] = "local"
     store_timeout: Annotated[Duration, Field(ge=0.001, le=10)] = 0.1
     expected_processes: Positive = 1
+    journal: Annotated[StrictStr, StringConstraints(min_length=1)] | None = None
     lease: Annotated[Duration, Field(ge=1, le=3600)] = 30.0
     ledger_retention: Annotated[Duration, Field(ge=86400, le=3660 * 86400)] = 400 * 86400.0
     default_plan: Name | None = None
@@ -101,6 +102,12 @@ class Limits(Section):
         if self.default_plan is None and len(self.plans) == 1:
             return next(iter(self.plans))
         return self.default_plan or "standard"
+
+    @model_validator(mode="after")
+    def _a_journal_is_for_a_store_that_can_be_away(self) -> Self:
+        if self.journal is not None and self.store == "memory":
+            raise ValueError("journal: only with a shared store; memory is never away")
+        return self
 
     @model_validator(mode="after")
     def _names_exist(self) -> Self:

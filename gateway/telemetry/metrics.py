@@ -11,6 +11,7 @@ from functools import partial
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     PlatformCollector,
     ProcessCollector,
@@ -114,6 +115,11 @@ class Metrics:
             "Settlements that will never reach the limit store; their calls stay charged as reserved.",
             registry=self.registry,
         )
+        self._journal_pending = Gauge(
+            "gateway_journal_pending",
+            "Settlements in the journal that the limit store has not taken yet.",
+            registry=self.registry,
+        )
         self._plans_unknown = Counter(
             "gateway_plans_unknown_total",
             "Calls whose token claimed a plan that does not exist; the default plan held.",
@@ -203,6 +209,10 @@ class Metrics:
     def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""
         self.registry.register(ReplicaCollector(read))
+
+    def watch_journal(self, read: Callable[[], int]) -> None:
+        """Show, at each scrape, how many settlements `read` then says wait in the journal; `read` runs in a thread."""
+        self._journal_pending.set_function(read)
 
     def auth_failure(self, reason: str) -> None:
         """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""

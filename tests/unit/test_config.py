@@ -71,6 +71,7 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ("server", None, "server: expected a section with keys below it"),
         ("limits.tenants", {123: {}}, "limits.tenants[123]: expected text as a key; quote it"),
         ("limits.store", "mongodb://x", "limits.store: "),
+        ("limits.journal", "/j", "limits: journal: only with a shared store; memory is never away"),
         ("limits.default_plan", "gold", "limits: default_plan: there is no plan 'gold'; plans: standard"),
         ("limits.plans.a", [{"name": "x", "window": "1m"}], "limits.plans.a[0]: expected exactly one of requests"),
         ("limits.plans.a", [{"name": "x", "requests": 1}], "limits.plans.a[0]: window: needed with requests"),

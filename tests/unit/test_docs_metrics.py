@@ -37,6 +37,7 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.store_answered("reserve", 0.001)
     metrics.plan_unknown()
     metrics.settlement_dropped()
+    metrics.watch_journal(lambda: 1)
     metrics.store_failed("reserve")
     metrics.attempt("llama-8b", "a:1", result="ok")
     metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0)])
@@ -102,6 +103,7 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_store_seconds": {"operation"},
         "gateway_store_failures_total": {"operation"},
         "gateway_settlements_dropped_total": set(),
+        "gateway_journal_pending": set(),
         "gateway_plans_unknown_total": set(),
         "gateway_upstream_attempts_total": {"pool", "replica", "result"},
         "gateway_replica_up": {"pool", "replica"},

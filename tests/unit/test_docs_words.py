@@ -9,6 +9,8 @@ from typing import get_args
 import pytest
 
 from gateway import config, errors
+from gateway.admission import reservation
+from gateway.admission.journal import journal, queue
 from gateway.admission.limit import Measure
 from gateway.admission.redis import backlog, lane
 from gateway.calls import parse, strict_json
@@ -123,6 +125,9 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
         ("limits", f"and {parse.TOKENS_PER_MEDIA} for each picture"),
         ("limits", f"in memory, {backlog.MAX_WAITING:,} at most"),
         ("limits", f"waiting settlements get {lane.CLOSE_WITHIN_S:g} s"),
+        ("limits", f"{queue.MAX_UNWRITTEN // 2**20} MiB wait in memory. A file takes {journal.MAX_BYTES // 2**30} GiB"),
+        ("limits", f"within {reservation.RECORD_S // 86_400} days"),
+        ("operations", f"within {reservation.RECORD_S // 86_400} days"),
         ("limits", f"or alone within {lane.FLUSH_AFTER_S * 1000:g} ms"),
         ("operations", f"delivered within {lane.CLOSE_WITHIN_S:g} s"),
         ("operations", f"written within {writer.CLOSE_WITHIN_S:g} s"),

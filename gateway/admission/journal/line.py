@@ -1,0 +1,110 @@
+"""A settlement <-> a line of the journal: JSON that people can read, and nothing that a call said. No I/O."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from gateway.admission.digest import digest
+from gateway.admission.ledger.account import Account
+from gateway.admission.limit import Kind, Limit
+from gateway.admission.reservation import Settlement
+from gateway.calls.usage import Usage
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_US = timedelta(microseconds=1)
+
+# Limits and accounts that the lines of an outage share, so that what the store's commands say of them is packed once.
+_REMEMBERED = 1024
+
+
+class LineUnreadable(Exception):
+    """Not a settlement: cut short, or of another hand."""
+
+
+def written(settlement: Settlement, *, now_us: int) -> bytes:
+    """Return the line of a call that ended now, if its settlement does not say when."""
+    charges = [None] * len(settlement.limits) if settlement.charges is None else settlement.charges
+    account = settlement.account
+    line = {
+        "call": settlement.call_id,
+        "ended": (_EPOCH + (settlement.ended_us or now_us) * _US).isoformat(),
+        "tenant": account.tenant,
+        "key": account.key,
+        "model": account.model,
+        "usage": None if settlement.usage is None else settlement.usage._asdict(),
+        "uncertain": settlement.uncertain,
+        "charged": settlement.charges is not None,
+        "limits": [
+            {
+                "key": one.key,
+                "kind": one.kind,
+                "limit": one.limit,
+                "window_us": one.window_us,
+                "add": add,
+                "charge": charge,
+            }
+            for one, add, charge in zip(settlement.limits, settlement.deltas, charges, strict=True)
+        ],
+    }
+    return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def read(line: bytes) -> Settlement:
+    """Return the settlement that was `written`.
+
+    Raises:
+        LineUnreadable: it is none.
+    """
+    try:
+        fields = json.loads(line)
+        limits = fields["limits"]
+        return Settlement(
+            _ascii(fields["call"]),
+            _account(*[_text(fields[name]) for name in ("tenant", "key", "model")]),
+            _limits(tuple(map(_state, limits))),
+            [int(one["add"]) for one in limits],
+            None if fields["usage"] is None else _usage(fields["usage"]),
+            bool(fields["uncertain"]),
+            [int(one["charge"]) for one in limits] if fields["charged"] else None,
+            (datetime.fromisoformat(fields["ended"]) - _EPOCH) // _US,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise LineUnreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _ascii(value: object) -> str:
+    if not (text := _text(value)).isascii():
+        raise ValueError(f"{text!a} is not of ours")
+    return text
+
+
+def _state(fields: Mapping[str, Any]) -> tuple[str, Kind, int, int]:
+    kind = fields["kind"]
+    if kind not in get_args(Kind):
+        raise ValueError(f"{kind!r} is no kind of limit")
+    return _ascii(fields["key"]), kind, int(fields["limit"]), int(fields["window_us"])
+
+
+def _usage(fields: Mapping[str, Any]) -> Usage:
+    prompt, completion, cached, reasoning = [int(fields[name]) for name in Usage._fields[:4]]
+    source: Literal["engine", "estimated"] = "estimated" if fields["source"] == "estimated" else "engine"
+    return Usage(prompt, completion, cached, reasoning, source)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _account(tenant: str, key: str, model: str) -> Account:
+    return Account(tenant, key, model, digest(tenant))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _limits(states: tuple[tuple[str, Kind, int, int], ...]) -> tuple[Limit, ...]:
+    """Return limits of which a settlement needs no more than this."""
+    return tuple([Limit("", "tokens", kind, figure, window_us, key) for key, kind, figure, window_us in states])

@@ -1,0 +1,301 @@
+"""Settlements outlive a store that is away, gateways that are killed, and both: all is charged and booked, once."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import redis
+
+from gateway import config
+from gateway.admission.admission import Admission
+from gateway.admission.journal.journal import Journal
+from gateway.admission.redis.store import RedisStore
+from gateway.calls.call import Call
+from gateway.calls.usage import Usage
+from gateway.clock import SystemClock
+from gateway.errors import TooMany
+from gateway.identity.principal import Principal
+from tests.doors import CHAT
+from tests.limiting import Remembering, limit, reservation
+from tests.processes import Processes, Running, run
+from tests.store_proxy import proxy_before
+from tests.store_server import StoreServer, running_server
+
+CLOCK = SystemClock()
+DEADLINE_S = 20.0
+DAILY = limit("day", 10**9)
+CALLS = limit("month", 10**9, rule="calls", measure="requests")
+QUOTA = {"name": "quota", "per": ["tenant"], "tokens": 10**9, "window": "month"}
+
+
+@pytest.fixture
+def lasting_store() -> Iterator[StoreServer]:
+    """A server that has all its data when it is started again after it was killed."""
+    with running_server("--appendonly", "yes", "--appendfsync", "always") as server:
+        yield server
+
+
+@asynccontextmanager
+async def connected(url: str, directory: Path, observer: Remembering) -> AsyncIterator[tuple[RedisStore, Journal]]:
+    journal = Journal(directory, CLOCK, dropped=observer.settlement_dropped)
+    store = RedisStore(url, CLOCK, timeout_s=0.3, lease_s=30, retention_s=86_400, observer=observer, backlog=journal)
+    store.start()
+    try:
+        yield store, journal
+    finally:
+        await store.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def used(client: redis.Redis, key: str) -> int:
+    """Return what is used of a quota."""
+    value = client.get(key)
+    assert isinstance(value, bytes | None)
+    return int(value.split()[0]) if value else 0
+
+
+def booked(client: redis.Redis) -> Counter[str]:
+    """Return the sum of all days, tenants, keys and models of each counter."""
+    figures: Counter[str] = Counter()
+    for day in client.scan_iter("gw:*:ledger:*"):
+        for place, figure in client.hgetall(day).items():
+            if place != b"tenant":
+                assert isinstance(place, bytes)
+                figures[place.split()[0].decode()] += int(figure)
+    return figures
+
+
+def lines(directory: Path) -> int:
+    """Return how many settlements are on disk."""
+    return lines_and_files(directory)[0]
+
+
+def lines_and_files(directory: Path) -> tuple[int, int]:
+    counts = [path.read_bytes().count(b"\n") - 1 for path in directory.iterdir()]
+    return sum(counts), len(counts)
+
+
+async def test_what_a_store_that_is_away_does_not_take_is_on_disk_and_comes_before_it_is_up_again(
+    lasting_store: StoreServer, tmp_path: Path
+) -> None:
+    observer = Remembering()
+    async with connected(lasting_store.url, tmp_path, observer) as (store, journal):
+        calls = [reservation(f"call-{i}", (DAILY, 100), (limit("lease", 9999), 1)) for i in range(700)]
+        await asyncio.gather(*[store.reserve(call) for call in calls])
+        lasting_store.stop()
+        for call in calls:
+            store.settle(call.settlement(Usage(1, 2)))
+        await until(lambda: not store.up and lines(tmp_path) == 700)
+        assert len(journal) == store.pending == 700
+        lasting_store.start()
+        await until(lambda: store.up)
+        assert store.pending == 0
+        with lasting_store.client() as client:
+            assert used(client, DAILY.key) == 2100
+            assert booked(client) == {"calls": 700, "prompt_tokens": 700, "completion_tokens": 1400}
+        assert observer.dropped == 0
+    assert lines_and_files(tmp_path) == (0, 0)
+
+
+async def test_closing_before_a_store_that_is_away_leaves_all_to_the_next_process(
+    lasting_store: StoreServer, tmp_path: Path
+) -> None:
+    observer = Remembering()
+    async with connected(lasting_store.url, tmp_path, observer) as (store, _):
+        call = reservation("call", (DAILY, 100))
+        await store.reserve(call)
+        lasting_store.freeze()
+        store.settle(call.settlement(Usage(1, 2)))
+    assert lines(tmp_path) == 1
+    lasting_store.thaw()
+    async with connected(lasting_store.url, tmp_path, observer) as (store, _):
+        await until(lambda: not store.pending)
+    with lasting_store.client() as client:
+        assert used(client, DAILY.key) == 3
+    assert observer.dropped == 0
+    assert lines_and_files(tmp_path) == (0, 0)
+
+
+async def test_a_replay_that_is_broken_off_again_and_again_counts_every_call_once(
+    lasting_store: StoreServer, tmp_path: Path
+) -> None:
+    observer = Remembering()
+    reserved = [reservation(f"reserved-{i}", (DAILY, 100), (CALLS, 1)) for i in range(600)]
+    unseen = [reservation(f"unseen-{i}", (DAILY, 100), (CALLS, 1)) for i in range(600)]
+    async with proxy_before(lasting_store.port) as proxy, connected(proxy.url, tmp_path, observer) as (store, journal):
+        await asyncio.gather(*[store.reserve(call) for call in reserved])
+        lasting_store.stop()
+        for seen, other in zip(reserved, unseen, strict=True):
+            store.settle(seen.settlement(Usage(1, 2)))
+            store.settle(other.settlement(Usage(3, 4), uncertain=True))
+        await until(lambda: not store.up and lines(tmp_path) == 1200)
+        lasting_store.start()
+        for left in (1000, 700, 400, 100):
+            for _ in range(5):
+                proxy.lose("hang up")
+            await until(lambda left=left: len(journal) <= left)  # type: ignore[misc] # bound in this turn
+        await until(lambda: store.up and not store.pending)
+    with lasting_store.client() as client:
+        assert used(client, DAILY.key) == 600 * 3 + 600 * 7
+        assert used(client, CALLS.key) == 1200
+        assert booked(client) == {"calls": 1200, "prompt_tokens": 600 * 4, "completion_tokens": 600 * 6}
+
+
+PRINCIPAL = Principal("acme", "key-1")
+CALL = Call(
+    "chat", "m", b"", stream=False, include_usage=False, continuous_usage=False, input_tokens=10, output_tokens=0
+)
+RULES = (
+    config.Rule(name="tokens", per=("key",), tokens=100, window="month"),
+    config.Rule(name="calls", per=("key",), requests=6, window="month"),
+    config.Rule(name="shadow", per=("key",), requests=2, window="month", shadow=True),
+    config.Rule(name="at-once", per=("key",), concurrent=40),
+)
+
+
+@pytest.mark.parametrize("mode", ["local", "allow"])
+@pytest.mark.parametrize("how", ["stopped", "frozen"])
+async def test_calls_that_were_admitted_without_the_store_are_charged_and_booked_when_it_is_back(
+    lasting_store: StoreServer, tmp_path: Path, mode: Literal["local", "allow"], how: Literal["stopped", "frozen"]
+) -> None:
+    observer = Remembering()
+    limits = config.Limits(
+        store=lasting_store.url, journal=str(tmp_path), on_store_failure=mode, plans={"standard": RULES}
+    )
+    async with connected(lasting_store.url, tmp_path, observer) as (store, journal):
+        admission = Admission(limits, store, CLOCK, observer=observer)
+        permits = []
+
+        async def admit(call_id: str) -> None:
+            permits.append(
+                await admission.admit(PRINCIPAL, CALL, model="m", pool="p", default_output_tokens=0, call_id=call_id)
+            )
+
+        await admit("before")
+        getattr(lasting_store, {"stopped": "stop", "frozen": "freeze"}[how])()
+        for number in range(6):
+            await admit(f"away-{number}")
+        if mode == "local":
+            for number in range(200):
+                with pytest.raises(TooMany):
+                    await admit(f"refused-{number}")
+        for permit in permits[:-1]:
+            permit.settle(Usage(3, 5))
+        # Frozen, the store may have taken the first call, which waited for it. What was refused waits for nobody.
+        await until(lambda: lines(tmp_path) == len(journal) == 6)
+        getattr(lasting_store, {"stopped": "start", "frozen": "thaw"}[how])()
+        await until(lambda: store.up)
+        permits[-1].settle(Usage(3, 5))  # began without the store, and ends with it
+        await until(lambda: not store.pending)
+    ran = len(permits)
+    with lasting_store.client() as client:
+        keys = {key.split(b":")[2]: key.decode() for key in client.scan_iter("gw:*:key:*")}
+        assert used(client, keys[b"tokens"]) == 8 * ran
+        assert used(client, keys[b"calls"]) == ran
+        figures = booked(client)
+        assert (figures["calls"], figures["prompt_tokens"], figures["completion_tokens"]) == (ran, 3 * ran, 5 * ran)
+        assert [key for key in client.scan_iter("*") if client.ttl(key) < 0] == []
+    assert observer.dropped == 0
+
+
+async def gateway_with(
+    processes: Processes, engine: Running, store_url: str, journal: Path, *, mode: str = "allow"
+) -> Running:
+    return await processes.serve(
+        processes.config(
+            models={"tiny": {"pool": "main"}},
+            pools={"main": {"replicas": [engine.url]}},
+            limits={
+                "store": store_url,
+                "journal": str(journal),
+                "on_store_failure": mode,
+                "plans": {"standard": [QUOTA]},
+            },
+        )
+    )
+
+
+async def call(processes: Processes, gateway: Running, number: int) -> None:
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "max_tokens": number % 5 + 1,
+    }
+    reply = await processes.post(gateway, CHAT, body, token=processes.token())
+    assert reply.status == 200, reply
+
+
+async def pending(processes: Processes, gateway: Running) -> float:
+    return (await gateway.metrics(processes.session)).total("gateway_journal_pending")
+
+
+@pytest.mark.parametrize("mode", ["local", "allow"])
+async def test_gateways_killed_while_the_store_is_down_and_while_they_replay_charge_what_the_engine_generated(
+    processes: Processes, lasting_store: StoreServer, tmp_path: Path, mode: str
+) -> None:
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    processes.token()
+    engine = await processes.engine("tiny")
+    first = await gateway_with(processes, engine, lasting_store.url, journal, mode=mode)
+    await asyncio.gather(*[call(processes, first, number) for number in range(50)])
+    with lasting_store.client() as client:
+        await until(lambda: booked(client)["calls"] == 50)
+    lasting_store.stop()
+    for _ in range(14):
+        await asyncio.gather(*[call(processes, first, number) for number in range(50)])
+    await until(lambda: lines(journal) == 700)
+    first.send(signal.SIGKILL)
+    assert await first.ended() == -signal.SIGKILL
+    lasting_store.start()
+
+    async with proxy_before(lasting_store.port) as proxy:
+        proxy.delay_s = 0.3
+        with lasting_store.client() as client:
+            before = booked(client)["calls"]
+            second = await gateway_with(processes, engine, proxy.url, journal, mode=mode)
+            await until(lambda: before < booked(client)["calls"])
+            assert await pending(processes, second) > 0
+            second.send(signal.SIGKILL)
+            await second.ended()
+            assert booked(client)["calls"] < 750
+
+    third = await gateway_with(processes, engine, lasting_store.url, journal, mode=mode)
+    async with asyncio.timeout(DEADLINE_S):
+        while await pending(processes, third):
+            await asyncio.sleep(0.02)
+    await call(processes, third, 0)
+    third.send(signal.SIGTERM)
+    assert await third.ended() == 0
+    assert lines_and_files(journal) == (0, 0)
+    samples = await engine.metrics(processes.session)
+    prompt, completion = samples.total("vllm:prompt_tokens_total"), samples.total("vllm:generation_tokens_total")
+    with lasting_store.client() as client:
+        assert booked(client) == {"calls": 751, "prompt_tokens": prompt, "completion_tokens": completion}
+        (quota,) = client.scan_iter("gw:*:quota:*")
+        assert used(client, quota.decode()) == prompt + completion
+
+
+async def test_a_journal_that_cannot_be_kept_is_a_mistake_of_the_config(processes: Processes, tmp_path: Path) -> None:
+    processes.token()
+    path = processes.config(
+        models={"tiny": {"pool": "main"}},
+        pools={"main": {"replicas": ["http://127.0.0.1:1"]}},
+        limits={"store": "redis://127.0.0.1:1", "journal": str(tmp_path / "nowhere")},
+    )
+    ended = await run("serve", "--config", str(path))
+    assert ended.code == 2
+    assert ended.stderr.splitlines()[-1] == (
+        f"limits.journal: cannot keep a journal in {tmp_path}/nowhere: No such file or directory. "
+        "Name a directory that exists, has room, and may be written to by this process."
+    )
