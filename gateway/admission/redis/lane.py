@@ -58,6 +58,7 @@ class Lane(Generic[Post]):
         self._clock = clock
         self._timeout_s = timeout_s
         self._observer = observer
+        self._loop = asyncio.get_running_loop()  # once: in Python 3.11 asking for it is a system call
         self._pack = pack
         self._backlog = backlog
         self.up = True  # until the first try says otherwise, so that the first calls wait for it
@@ -108,12 +109,11 @@ class Lane(Generic[Post]):
         """
         if not self.up:
             raise StoreUnavailable(sent=False)
-        loop = asyncio.get_running_loop()
-        reply = loop.create_future()
+        reply = self._loop.create_future()
         self._asks.append((operation, command, reply, late))
         if not self._busy:
             self._busy = True
-            loop.call_soon(self._begin)  # with what else comes in this turn
+            self._loop.call_soon(self._begin)  # with what else comes in this turn
         return reply
 
     def post(self, post: Post) -> None:
@@ -126,7 +126,7 @@ class Lane(Generic[Post]):
             self._flush_later()
 
     def _flush_later(self) -> None:
-        self._flush = asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self._flush_now)
+        self._flush = self._loop.call_later(FLUSH_AFTER_S, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush = None
@@ -204,7 +204,7 @@ class Lane(Generic[Post]):
             log.warning("the limit store does not answer: %s", failure)
         wait_s = 0 if self.up else RETURN_EVERY_S
         self._give_up(sent=failure.sent)
-        self._return = asyncio.get_running_loop().call_later(wait_s, self._exchange)
+        self._return = self._loop.call_later(wait_s, self._exchange)
 
     def _give_up(self, *, sent: bool) -> None:
         """Let wait what was posted, and tell whoever waits that there is no answer, and from now on whoever comes."""
