@@ -31,5 +31,11 @@ class Outbox:
 
     def _send(self) -> None:
         senders, self._senders = self._senders, []
-        for sender in senders:
-            sender.flush()
+        flushed = 0
+        try:
+            for sender in senders:
+                flushed += 1
+                sender.flush()
+        finally:  # one that fails holds up nobody: the others write in the next turn
+            for sender in senders[flushed:]:
+                self.add(sender)

@@ -29,7 +29,6 @@ _MAX_WAITING = 32
 LINGER_S = 5.0
 # Fields that no request has twice: of two, two readers could each take another (RFC 9110, 5.3; RFC 9112, 3.2 and 6.3).
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect"})
-
 # What makes the transport ask whoever feeds it to pause has to reach it at once.
 _AT_ONCE = 64 * 1024
 _FRAMING = (b"content-length", b"transfer-encoding")
@@ -96,10 +95,13 @@ class ClientConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Hand what was written over to the transport."""
         unsent = self._unsent
-        if unsent and self.transport is not None:
-            self.transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        if not unsent:
+            return
+        data = unsent[0] if len(unsent) == 1 else b"".join(unsent)
         unsent.clear()
         self._unsent_bytes = 0
+        if self.transport is not None:
+            self.transport.write(data)
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""

@@ -3,26 +3,21 @@
 import asyncio
 import logging
 import socket
-import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from gateway.admission.redis.server import Server
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
+from tests.certificates import certified
 from tests.limiting import RETENTION_S, Remembering, limit, reservation
 from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, own_store_server, shared_store_server, store_server  # noqa: F401 fixtures
@@ -165,23 +160,3 @@ def test_rediss_speaks_tls_to_whom_the_certificate_names(
                     await store.reserve(CALL)
 
     run(speak())
-
-
-def certified(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Return a server's TLS context for 127.0.0.1, and the file of the certificate to trust."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "store")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem, key_pem = directory / "store.pem", directory / "store.key"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_pem.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem, key_pem)
-    return context, pem
