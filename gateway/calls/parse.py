@@ -28,12 +28,12 @@ _valid_completion = TypeAdapter(CompletionRequestBody).validator.validate_python
 
 def parse(endpoint: Endpoint, body: bytes, *, requests: config.Requests) -> Call:
     """Return the call that `body` is; raise `InvalidJson`, `InvalidValue`, `MissingField` or `UnsupportedValue`."""
-    document = strict_json.loads(body, max_depth=requests.max_depth)
+    document, containers = strict_json.loads(body, max_depth=requests.max_depth)
     if not isinstance(document, dict):
         raise InvalidValue(f"The body has to be a JSON object, not {excerpt(document)}.")
     if not document.keys().isdisjoint(requests.blocked_fields):
         _check_blocked(document, requests.blocked_fields)
-    return _chat(body, document) if endpoint == "chat" else _completion(body, document)
+    return _chat(body, document, containers) if endpoint == "chat" else _completion(body, document)
 
 
 def _check_blocked(document: dict[str, Any], blocked: Sequence[str]) -> None:
@@ -42,10 +42,12 @@ def _check_blocked(document: dict[str, Any], blocked: Sequence[str]) -> None:
             raise UnsupportedValue(f"{name} is not served here; leave it out.", param=name)
 
 
-def _chat(body: bytes, document: dict[str, Any]) -> Call:
+def _chat(body: bytes, document: dict[str, Any], containers: int) -> Call:
     request = _hold_chat(document)
     tool_choice = rules.check_chat(request)
-    content = read_content(document["messages"])
+    messages = document["messages"]
+    # Where there is nothing but the body, its list of messages and those, no message has parts.
+    content = TEXT if containers == len(messages) + 2 else read_content(messages)
     options = request.get("stream_options")
     choices = request.get("n") or 1
     return Call(

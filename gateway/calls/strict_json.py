@@ -1,11 +1,11 @@
-"""Body bytes -> JSON value, or `InvalidJson`: only what every JSON reader understands alike.
+"""Body bytes -> `Document`, or `InvalidJson`: only what every JSON reader understands alike.
 
 Refused: anything but UTF-8, NaN and infinities, duplicate keys at any depth however they are spelt, lone surrogates,
 and more levels than allowed. Whatever is accepted, an engine reads the same. A number beyond every double, such as
 1e400, is read as infinity, which no field with a range lets through.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jiter
 
@@ -16,17 +16,25 @@ EXCERPT = 160  # characters of the reader's complaint, which may quote a key of 
 MAX_CONTAINERS = 100_000
 
 
-def loads(body: bytes, *, max_depth: int) -> Any:
-    """Return the value of `body`; raise `InvalidJson` saying where it goes wrong."""
-    if len(body) > MAX_CONTAINERS and _too_many_containers(body):
+class Document(NamedTuple):
+    """A JSON value, and at most how many lists and objects it is made of."""
+
+    value: Any
+    containers: int
+
+
+def loads(body: bytes, *, max_depth: int) -> Document:
+    """Return what `body` says; raise `InvalidJson` saying where it goes wrong."""
+    opened = _openers(body)
+    if opened > MAX_CONTAINERS and len(brackets_outside_strings(body)) > 2 * MAX_CONTAINERS:
         raise InvalidJson(f"The body holds more than {MAX_CONTAINERS} lists and objects; send fewer.")
     try:
         value = jiter.from_json(body, catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="keys")
     except ValueError as error:
         raise InvalidJson(_complaint(body, str(error), max_depth=max_depth)) from error
-    if _openers(body) > max_depth and _deeper_than(max_depth, value):
+    if opened > max_depth and _deeper_than(max_depth, value):
         raise InvalidJson(f"The body nests more than {max_depth} levels; flatten it.")
-    return value
+    return Document(value, opened)
 
 
 def brackets_outside_strings(text: bytes) -> bytes:
@@ -37,10 +45,6 @@ def brackets_outside_strings(text: bytes) -> bytes:
 
 
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
-
-
-def _too_many_containers(body: bytes) -> bool:
-    return _openers(body) > MAX_CONTAINERS and len(brackets_outside_strings(body)) > 2 * MAX_CONTAINERS
 
 
 def _openers(body: bytes) -> int:

@@ -33,10 +33,11 @@ class Whole:
             return
         if not isinstance(answer, dict) or not isinstance(answer.get("choices"), list):
             return
-        if any(isinstance(choice, dict) and broke_off(choice) for choice in answer["choices"]):
-            self.broken_by = "unfinished"
-        else:
-            self._answer = answer
+        for choice in answer["choices"]:
+            if isinstance(choice, dict) and broke_off(choice):
+                self.broken_by = "unfinished"
+                return
+        self._answer = answer
 
     @property
     def began(self) -> bool:

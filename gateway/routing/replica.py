@@ -13,8 +13,8 @@ class Replica:
     """
 
     __slots__ = (
-        "authorization", "base_path", "fingerprint", "host", "in_flight", "name", "port", "served_name", "tls", "up",
-        "url", "weight",
+        "_build", "authorization", "base_path", "fingerprint", "host", "in_flight", "name", "port", "served_name",
+        "tls", "up", "url", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -31,10 +31,12 @@ class Replica:
         self.in_flight = 0
         self.up = True
         self.fingerprint: bytes | None = None  # how its last answer named its build, as a JSON member
+        self._build: object = None  # that name, which is spelt anew only when it changes
 
     def learn(self, fingerprint: object) -> None:
         """Take in how a complete answer named the engine's build: empty where it did not, None if nobody knows."""
-        if isinstance(fingerprint, str):
+        if fingerprint != self._build and isinstance(fingerprint, str):
+            self._build = fingerprint
             member = f',"system_fingerprint":{json.dumps(fingerprint, ensure_ascii=False)}'
             self.fingerprint = member.encode() if fingerprint else b""
 

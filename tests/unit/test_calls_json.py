@@ -103,19 +103,19 @@ def test_the_refusal_repeats_no_long_key() -> None:
     ],
 )
 def test_odd_but_unambiguous_bodies_are_read(body: bytes) -> None:
-    assert loads(body, max_depth=64) == json.loads(body)
+    assert loads(body, max_depth=64).value == json.loads(body)
 
 
 @pytest.mark.parametrize(
     ("number", "value"), [(b"1e400", math.inf), (b"-1E+999", -math.inf), (b"9" * 400 + b".5", math.inf)]
 )
 def test_a_number_beyond_every_double_is_infinite(number: bytes, value: float) -> None:
-    assert loads(b'{"a":[%b]}' % number, max_depth=64) == {"a": [value]}
+    assert loads(b'{"a":[%b]}' % number, max_depth=64).value == {"a": [value]}
 
 
 @pytest.mark.parametrize("limit", [1, 64, 128])
 def test_nesting_is_allowed_to_the_limit_and_not_beyond(limit: int) -> None:
-    assert depth(loads(nested(limit), max_depth=limit)) == limit
+    assert depth(loads(nested(limit), max_depth=limit).value) == limit
     with pytest.raises(InvalidJson, match=f"more than {limit} levels"):
         loads(nested(limit + 1), max_depth=limit)
 
@@ -123,7 +123,7 @@ def test_nesting_is_allowed_to_the_limit_and_not_beyond(limit: int) -> None:
 def test_lists_and_objects_are_counted_outside_strings() -> None:
     many = b",".join([b"[]"] * (MAX_CONTAINERS - 1))
     text = b'"' + b"{[" * MAX_CONTAINERS + b'"'
-    assert len(loads(b"[%b,%b]" % (many, text), max_depth=64)) == MAX_CONTAINERS
+    assert len(loads(b"[%b,%b]" % (many, text), max_depth=64).value) == MAX_CONTAINERS
     started = time.perf_counter()
     with pytest.raises(InvalidJson, match="more than 100000 lists and objects"):
         loads(b"[%b,{}]" % b",".join([many] * 60), max_depth=64)
@@ -132,7 +132,7 @@ def test_lists_and_objects_are_counted_outside_strings() -> None:
 
 def test_brackets_in_strings_neither_count_nor_hide_depth() -> None:
     text = json.dumps({"content": '{[\\"' * 1000, '"}': ["]]]", "\\"]})
-    assert loads(text.encode(), max_depth=2) == json.loads(text)
+    assert loads(text.encode(), max_depth=2).value == json.loads(text)
     hidden = b'{"}":' * 65 + b"0" + b',"{":0}' * 65
     with pytest.raises(InvalidJson, match="more than 64 levels"):
         loads(hidden, max_depth=64)
@@ -147,7 +147,7 @@ def test_what_python_writes_is_read_back_if_it_is_shallow_enough(
         with pytest.raises(InvalidJson):
             loads(body, max_depth=limit)
     else:
-        assert loads(body, max_depth=limit) == value
+        assert loads(body, max_depth=limit).value == value
 
 
 @given(VALUES)
