@@ -21,7 +21,7 @@ from gateway.admission.memory import MemoryStore
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import Store
 from gateway.client.clients import Clients
-from gateway.clock import Clock, SystemClock
+from gateway.clock import Clock
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.listener import Listener
@@ -54,12 +54,14 @@ class CannotListen(Exception):
 class Gateway:
     """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's.
 
+    `clock` and the event loop go at the same pace.
+
     Raises:
         JournalUnusable: `limits.journal` names no directory that a journal can be kept in.
     """
 
-    def __init__(self, settings: config.Config, writer: LineWriter) -> None:
-        clock, chance = SystemClock(), random.Random()  # noqa: S311 spreads load, guards nothing
+    def __init__(self, settings: config.Config, writer: LineWriter, clock: Clock) -> None:
+        chance = random.Random()  # noqa: S311 spreads load, guards nothing
         self._settings = settings
         self._running = AsyncExitStack()
         self._metrics = Metrics(

@@ -178,7 +178,7 @@ async def _serve(settings: Config) -> None:
     logs.configure(settings.logging, writer)
     writer.start()
     try:
-        door = Gateway(settings, writer)
+        door = Gateway(settings, writer, SystemClock())
         await door.start()
         _collect_less()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP: %s", _NO_RELOAD)

@@ -55,9 +55,10 @@ async def run_demo(until_told_to_stop: Callable[[], Awaitable[None]]) -> None:
         logs.configure(settings.logging, writer)
         writer.start()
         try:
-            door = Gateway(settings, writer)
+            clock = SystemClock()
+            door = Gateway(settings, writer, clock)
             port, admin_port = await door.start()
-            now = SystemClock().now()
+            now = clock.now()
             token = development.sign(signing, tenant="demo", key_id="demo-key", plan=None, ttl_s=TOKEN_TTL_S, now=now)
             click.echo(_WELCOME.format(token=token, port=port, model=MODEL, admin_port=admin_port))
             await until_told_to_stop()

@@ -3,8 +3,11 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
+import pytest
 import uvloop
 from hypothesis import HealthCheck, settings
+
+from tests.leaping import LeapingLoop
 
 pytest_plugins = ["tests.engines", "tests.llamacpp", "tests.doors", "tests.sdks"]
 
@@ -13,6 +16,14 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Run tests on the loop that the gateway runs on: uvloop's transports are not asyncio's."""
-    return {"uvloop": uvloop.new_event_loop}
+LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.SelectorEventLoop,
+    "leaping": LeapingLoop,
+}
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run tests on the loop that the gateway runs on: uvloop's transports are not asyncio's. `loops` names others."""
+    named = item.get_closest_marker("loops")
+    return {name: LOOPS[name] for name in (named.args if named else ("uvloop",))}

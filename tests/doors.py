@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway import pipeline
 from gateway.app import Gateway
 from gateway.client.clients import Clients
-from gateway.clock import SystemClock
+from gateway.clock import Clock, SystemClock
 from gateway.config import file
 from gateway.identity import development
 from gateway.outbox import Outbox
@@ -152,13 +152,13 @@ async def open_door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
     signing = development.load_or_create(key)
     async with aiohttp.ClientSession() as session:
 
-        async def open_one(*replicas: str, **sections: Any) -> Door:
+        async def open_one(*replicas: str, clock: Clock | None = None, **sections: Any) -> Door:
             text = yaml.safe_dump(config_with(*replicas, key=key, **sections), sort_keys=False)
             lines: list[str] = []
             writer = LineWriter(lambda data: lines.extend(data.decode().splitlines()))
             writer.start()
             writers.append(writer)
-            door = Gateway(file.parse(text), writer)
+            door = Gateway(file.parse(text), writer, clock or SystemClock())
             port, admin_port = await door.start()
             url, admin_url = (f"http://127.0.0.1:{number}" for number in (port, admin_port))
             doors.append(Door(url, admin_url, signing, lines, writer, session, door))
