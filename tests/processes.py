@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import pytest
@@ -22,6 +22,10 @@ ROOT = Path(__file__).parent.parent
 START_S = 20.0
 STOP_S = 10.0
 POLL_S = 0.02
+
+Loop = Literal["uvloop", "asyncio"]
+# As where it is not installed.
+_WITHOUT_UVLOOP = "import sys; sys.modules['uvloop'] = None; from gateway.cli import main; main(prog_name='gateway')"
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ async def run(*arguments: str) -> Ended:
     return Ended(process.returncode, stdout.decode(), stderr.decode())
 
 
-def command(arguments: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-m", "gateway", *arguments]
+def command(arguments: tuple[str, ...], *, loop: Loop = "uvloop") -> list[str]:
+    return [sys.executable, *(["-m", "gateway"] if loop == "uvloop" else ["-c", _WITHOUT_UVLOOP]), *arguments]
 
 
 def free_port() -> int:
@@ -161,10 +165,10 @@ class Processes:
         signing = development.load_or_create(self._key)
         return development.sign(signing, tenant=tenant, key_id=key, plan=None, ttl_s=600, now=SystemClock().now())
 
-    async def serve(self, config: Path) -> Running:
-        """Start a gateway, and wait until it is ready."""
+    async def serve(self, config: Path, *, loop: Loop = "uvloop") -> Running:
+        """Start a gateway on this event loop, and wait until it is ready."""
         url, admin_url = [f"http://{listen}" for listen in self._listens[config]]
-        running = await self._start(url, admin_url, "serve", "--config", str(config))
+        running = await self._start(url, admin_url, "serve", "--config", str(config), loop=loop)
         await running.answers(self.session, "/readyz")
         return running
 
@@ -176,10 +180,10 @@ class Processes:
     async def stop(self) -> None:
         await asyncio.gather(*[running.stop() for running in self._all])
 
-    async def _start(self, url: str, admin_url: str, *arguments: str) -> Running:
-        log = self._directory / f"log-{len(self._all)}"
+    async def _start(self, url: str, admin_url: str, *arguments: str, loop: Loop = "uvloop") -> Running:
+        log, words = self._directory / f"log-{len(self._all)}", command(arguments, loop=loop)
         with log.open("wb") as both:
-            process = await asyncio.create_subprocess_exec(*command(arguments), cwd=ROOT, stdout=both, stderr=both)
+            process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=both, stderr=both)
         self._all.append(Running(process, log, url, admin_url))
         return self._all[-1]
 

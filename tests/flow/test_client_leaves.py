@@ -21,6 +21,8 @@ from tests.engines import Connection, ScriptedEngine, Step, flood, never, reset
 from tests.leaving import How, client_of
 from tests.transcripts import DONE, answer, chat, chunked, head, http, usage_event, usage_of
 
+pytestmark = pytest.mark.loops("uvloop", "asyncio")
+
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100}
 STREAM = ASK | {"stream": True}
 WITHIN_S = 1.0

@@ -17,6 +17,7 @@ ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content":
 EVENT = chat("x" * 1000)
 WHOLE = answer("chat", "x" * (8 * 2**20), usage=(3, 5))  # more than all buffers between a client and a gateway hold
 LIMIT_S = 1.0
+BOTH_LOOPS = pytest.mark.loops("uvloop", "asyncio")
 STUCK = 10
 RULES = [{"name": "slots", "per": ["key"], "concurrent": STUCK}]
 
@@ -60,6 +61,7 @@ async def cut_short(client: socket.socket) -> bool:
         return True
 
 
+@BOTH_LOOPS
 async def test_streams_that_nobody_reads_are_cut_and_all_they_hold_comes_free(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
@@ -108,6 +110,7 @@ async def test_without_the_limit_nobody_is_cut(open_door: OpenDoor, scripted_eng
             await engine.gone(within_s=3 * LIMIT_S)
 
 
+@BOTH_LOOPS
 async def test_a_whole_answer_that_nobody_reads_is_cut_and_charged(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:

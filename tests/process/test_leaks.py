@@ -11,7 +11,7 @@ import pytest
 from tests.certificates import certified
 from tests.doors import CHAT, Reply
 from tests.engines import Connection, Received, ScriptedEngine, never, plain_answer
-from tests.processes import Processes, Running, until
+from tests.processes import Loop, Processes, Running, until
 from tests.raw_client import raw_client
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
 
@@ -22,7 +22,7 @@ ABORTED, UNREAD, SILENT = 500, 200, 100
 STREAM_S = 0.1
 
 
-@pytest.fixture(params=["plain", "tls"])
+@pytest.fixture
 async def engine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ScriptedEngine]:
@@ -84,14 +84,19 @@ async def abort(gateway: Running, call: bytes, after_s: float) -> None:
         client.leave()
 
 
-async def test_calls_that_end_badly_leave_nothing_behind(processes: Processes, engine: ScriptedEngine) -> None:
+@pytest.mark.parametrize(
+    ("engine", "loop"), [("plain", "uvloop"), ("tls", "uvloop"), ("tls", "asyncio")], indirect=["engine"]
+)
+async def test_calls_that_end_badly_leave_nothing_behind(
+    processes: Processes, engine: ScriptedEngine, loop: Loop
+) -> None:
     config = processes.config(
         models={"tiny": {"pool": "main"}},
         pools={"main": {"replicas": [engine.url], "timeouts": {"first_byte": "200ms"}, "health": {"interval": "60s"}}},
         limits={"plans": {"standard": [{"name": "at-once", "per": ["key"], "concurrent": 2 * AT_ONCE}]}},
     )
     token = processes.token()
-    gateway = await processes.serve(config)
+    gateway = await processes.serve(config, loop=loop)
 
     def good() -> list[Awaitable[Reply]]:
         return [processes.post(gateway, CHAT, ASK, token=token) for _ in range(AT_ONCE)]

@@ -6,9 +6,11 @@ import logging
 import socket
 from typing import Any
 
+import pytest
+
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine, flood, script
-from tests.processes import Processes, Running
+from tests.processes import Loop, Processes, Running
 from tests.raw_client import raw_client
 from tests.transcripts import answer, chat, chunked, head, http
 
@@ -80,8 +82,9 @@ async def storm(gateway: Running, engine: ScriptedEngine, token: str, *, before:
     return most
 
 
+@pytest.mark.parametrize(("loop", "storms"), [("uvloop", 3), ("asyncio", 1)])
 async def test_clients_that_read_slowly_or_not_at_all_cost_a_bounded_part_of_their_streams(
-    processes: Processes, scripted_engine: ScriptedEngine
+    processes: Processes, scripted_engine: ScriptedEngine, loop: Loop, storms: int
 ) -> None:
     """An engine has hundreds of megabytes for each; it waits, and what was held serves the next ones."""
     config = processes.config(
@@ -90,13 +93,13 @@ async def test_clients_that_read_slowly_or_not_at_all_cost_a_bounded_part_of_the
         limits={"plans": {"standard": []}},
     )
     token = processes.token()
-    gateway = await processes.serve(config)
+    gateway = await processes.serve(config, loop=loop)
     for _ in range(WARM):
         assert (await processes.post(gateway, CHAT, STREAM, token=token)).status == 200
     idle = gateway.memory
     scripted_engine.default = script(head(), flood(EVENT))
     streams, peaks = 3 * CLIENTS, list[int]()
-    for rounds in range(3):
+    for rounds in range(storms):
         most = await storm(gateway, scripted_engine, token, before=WARM + rounds * streams)
         peaks.append(most - idle)
     _log.info("at most %d KiB for each of %d streams", max(peaks) // streams // 1024, streams)
@@ -123,7 +126,9 @@ async def test_many_large_bodies_at_once_take_no_more_than_their_budget(
     config = processes.config(
         server={"body_budget": f"{BUDGET_BYTES}B"},
         models={"tiny": {"pool": "main"}},
-        pools={"main": {"replicas": [scripted_engine.url], "timeouts": {"connect": "30s"}}},
+        pools={
+            "main": {"replicas": [scripted_engine.url], "timeouts": {"connect": "30s"}, "health": {"interval": "1h"}}
+        },
         limits={"plans": {"standard": []}},
     )
     token = processes.token()
