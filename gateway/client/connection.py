@@ -32,6 +32,8 @@ _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-t
 # What makes the transport ask whoever feeds it to pause has to reach it at once.
 _AT_ONCE = 64 * 1024
 _FRAMING = (b"content-length", b"transfer-encoding")
+# What the kernel takes of an answer beyond what is on its way: for a client that does not read it held 3.6 MB.
+_UNSENT_BYTES = 64 * 1024
 
 Handler = Callable[[Request], Awaitable[Answer]]
 
@@ -148,6 +150,7 @@ class ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
         peer = transport.get_extra_info("socket")
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # notices clients whose machine is gone
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         self._clients.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 the base class's signature

@@ -154,7 +154,8 @@ class Attempts:
         """Return how the call ended at its engine; None if no engine can have generated anything."""
         if self._exchange is None or not self._exchange.asked:
             return None
-        return self._exchange.reading.outcome(client_gone=client_gone)
+        outcome = self._exchange.reading.outcome(client_gone=client_gone)
+        return outcome._replace(ending="client_gone") if self._exchange.left_unread else outcome
 
     def _lend(self, failures: list[Failure]) -> Loan | None:
         pool = self._model.pool

@@ -38,10 +38,11 @@ class Exchange:
     """A request to `replica` and its answer; a context manager that owns its connection.
 
     `reading` takes in what the answer says. `first_byte_at`, and `deadline_at` at which the client gives up, are in the
-    clock's monotonic seconds.
+    clock's monotonic seconds. `left_unread`: the client has gone before it took what was there for it.
     """
 
     first_byte_at: float | None = None
+    left_unread = False
     # What is not known at the start stands here: an exchange is made for each call, and most of this is never set.
     _asked_at = _last_byte_at = 0.0
     _connection: Connection | None = None
@@ -86,6 +87,9 @@ class Exchange:
         if self._client is not None:
             self._client.flow = None
         if self._connection is not None:
+            if self._client_slow and not self.over:
+                self.left_unread = True
+                self._connection.read_the_rest()
             self.client_resumed()
             self._upstream.give_back(self._replica, self._connection)
 

@@ -3,15 +3,22 @@
 import asyncio
 import json
 import socket
+import struct
+
+import pytest
 
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, ScriptedEngine, flood
-from tests.transcripts import chat, chunked, head
+from tests.transcripts import LAST_CHUNK, chat, chunked, head, transcript
+
+pytestmark = pytest.mark.loops("uvloop", "asyncio")
 
 STREAM = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 EVENT = chunked(chat("x" * 1000))
 # What a stream may have under way: the kernel's socket buffers on both sides, one read, and asyncio's 64 KiB mark.
 BOUND_BYTES = 8 * 2**20
+# What was seen of it: 0.9 MB. If the kernel took all that it likes for a client with a small window, 3.8 MB.
+KERNELS_BYTES = 2 * 2**20
 
 
 async def small_window(door: Door) -> socket.socket:
@@ -100,3 +107,70 @@ async def test_answers_to_pipelined_requests_wait_until_the_client_reads(
                 received += len(await loop.sock_recv(client, 2**16))
     finally:
         client.close()
+
+
+def numbered() -> list[bytes]:
+    """Return the events of a stream that no socket buffers hold."""
+    return transcript(*[f"{number} {'x' * 1000}" for number in range(BOUND_BYTES // 500)])
+
+
+async def read(client: socket.socket, mark: bytes) -> bytes:
+    """Read until these bytes came."""
+    received = bytearray()
+    async with asyncio.timeout(10):
+        while mark not in received[-2 * 2**16 :]:
+            piece = await asyncio.get_running_loop().sock_recv(client, 2**16)
+            assert piece, "it ended"
+            received += piece
+    return bytes(received)
+
+
+def unframed(data: bytes) -> bytes:
+    """Return the body of an answer in chunks."""
+    framed, pieces, at = data.partition(b"\r\n\r\n")[2], [], 0
+    while size := int(framed[at : framed.index(b"\r\n", at)], 16):
+        at = framed.index(b"\r\n", at) + 2
+        pieces.append(framed[at : at + size])
+        at += size + 2
+    return b"".join(pieces)
+
+
+async def test_a_client_that_closes_its_window_for_long_and_reads_on_has_every_byte(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    events = numbered()
+    scripted_engine.answer(head(), *map(chunked, events), LAST_CHUNK)
+    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": {"idle": "200ms"}}})
+    client = await slow_client(door)
+    received = await read(client, b'"100 x')
+    engine = (await scripted_engine.asked()).connection
+    await engine.stalled()
+    for _ in range(6):  # three idle limits long
+        await asyncio.sleep(0.1)
+    received += await read(client, LAST_CHUNK)
+    client.close()
+    assert unframed(received) == b"".join(events)
+    samples = await door.idle()
+    assert samples.total("gateway_requests_total", outcome="ok", status="200") == 1
+    assert samples.total("gateway_tokens_total", kind="completion") == len(events) - 2  # but its role and `[DONE]`
+
+
+async def test_a_client_that_closes_its_window_and_resets_later_is_charged_what_its_engine_sent(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    events = numbered()
+    scripted_engine.answer(head(), *map(chunked, events), LAST_CHUNK)
+    door = await open_door(scripted_engine.url)
+    client = await slow_client(door)
+    received = await read(client, b'"100 x')
+    engine = (await scripted_engine.asked()).connection
+    await engine.stalled()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    await engine.gone(within_s=1)
+    samples = await door.idle()
+    assert samples.total("gateway_requests_total", outcome="client_gone", status="200") == 1
+    charged = samples.total("gateway_tokens_total", kind="completion", source="estimated")
+    taken = engine.accepted // len(chunked(events[1]))
+    assert received.count(b"finish_reason") < 0.9 * taken <= charged <= taken  # what waited here was read at last
+    assert engine.accepted < KERNELS_BYTES
