@@ -112,6 +112,7 @@ class Attempts:
                     clock=self._clock,
                     deadline_at=self._deadline_at,
                     keep_alive=self._keep_alive,
+                    elsewhere=self._elsewhere,
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:
@@ -171,6 +172,10 @@ class Attempts:
             if failures:
                 return None
             raise
+
+    def _elsewhere(self) -> bool:
+        """Whether one attempt more could be made, at a replica that was not tried."""
+        return len(self.tried) < self._model.pool.attempts and self._model.pool.has_another(tried=self.tried)
 
     def _too_late(self, deadline_at: float, failures: list[Failure]) -> bool:
         ended_the_last = bool(failures) and failures[-1].reason == "client_deadline"  # the loop's time may lag behind

@@ -9,7 +9,8 @@ from gateway.errors import DeadlinePassed, Draining, Refusal, UpstreamError, Ups
 Timeout = Literal["first_byte_timeout", "answer_timeout", "idle_timeout", "total_timeout"]
 # reset: the connection ended before the answer. garbage: what came is not HTTP. draining: this gateway stops.
 # unfinished: a clean end as HTTP, but not of a whole answer. client_deadline: the time that the client allows is over.
-Break = Timeout | Literal["reset", "garbage", "draining", "unfinished", "client_deadline"]
+# found_down: probes found the replica down before its answer began.
+Break = Timeout | Literal["reset", "garbage", "draining", "unfinished", "client_deadline", "found_down"]
 
 
 def error_event(reason: Break, *, at_boundary: bool) -> bytes:
@@ -36,5 +37,5 @@ def _refusal(reason: Break) -> Refusal:
             return DeadlinePassed(f"The time that {deadline.NAME} allows is over; the answer is incomplete.")
         case "draining":
             return Draining("This gateway is restarting; the answer is incomplete. Send the call again.")
-        case "reset" | "garbage" | "unfinished":
+        case "reset" | "garbage" | "unfinished" | "found_down":
             return UpstreamError("The model's server failed; the answer is incomplete.")

@@ -8,6 +8,7 @@ connection back, or closes it where the answer is not at its end: an engine stop
 
 import asyncio
 import math
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -37,8 +38,9 @@ _OK = 200  # the seeds know no other success
 class Exchange:
     """A request to `replica` and its answer; a context manager that owns its connection.
 
-    `reading` takes in what the answer says. `first_byte_at`, and `deadline_at` at which the client gives up, are in the
-    clock's monotonic seconds. `left_unread`: the client has gone before it took what was there for it.
+    `reading` takes in what the answer says. `elsewhere` says whether another replica could be asked instead.
+    `first_byte_at`, and `deadline_at` at which the client gives up, are in the clock's monotonic seconds.
+    `left_unread`: the client has gone before it took what was there for it.
     """
 
     first_byte_at: float | None = None
@@ -66,6 +68,7 @@ class Exchange:
         clock: Clock,
         deadline_at: float | None,
         keep_alive: KeepAlive | None,
+        elsewhere: Callable[[], bool],
     ) -> None:
         self.reading = reading
         self._upstream = upstream
@@ -74,6 +77,7 @@ class Exchange:
         self._clock = clock
         self._deadline_at = deadline_at
         self._keep_alive = keep_alive
+        self._elsewhere = elsewhere
         self._loop = upstream.loop
         self._held: list[bytes] = []
 
@@ -277,7 +281,10 @@ class Exchange:
             self.client_paused()
 
     def _passed(self, now: float) -> Break | None:
-        """Return the limit that has passed, if one has: in all, between bytes (comments are some), to the beginning."""
+        """Return the limit that has passed, if one has: in all, between bytes (comments are some), to the beginning.
+
+        Nor is it waited for the beginning where probes have found the replica down and another is up.
+        """
         timeouts = self._timeouts
         asked_s = now - self._asked_at
         if self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at:
@@ -287,6 +294,8 @@ class Exchange:
         if self._began():
             silent_s = 0.0 if self._client_slow else now - self._last_byte_at
             return "idle_timeout" if silent_s >= timeouts.idle else None
+        if not self._replica.up and self._answer is None and self._elsewhere():
+            return "found_down"
         if isinstance(self.reading, Whole):
             return "answer_timeout" if asked_s >= timeouts.answer else None
         return "first_byte_timeout" if asked_s >= timeouts.first_byte else None

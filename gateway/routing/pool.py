@@ -50,6 +50,10 @@ class Pool:
             raise NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
         return Loan(replica)
 
+    def has_another(self, *, tried: Collection[Replica]) -> bool:
+        """Whether a replica is up that is not in `tried`."""
+        return any(replica.up and replica not in tried for replica in self.replicas)
+
 
 def choose(replicas: Collection[Replica], chance: random.Random, *, tried: Collection[Replica] = ()) -> Replica | None:
     """Return the replica with the fewest calls in flight for its weight, ties by chance; None if none is eligible."""

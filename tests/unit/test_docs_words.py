@@ -83,10 +83,9 @@ def test_the_documented_reasons_of_missing_usage_are_those_that_there_are() -> N
 
 
 def test_the_documented_reasons_of_early_ends_are_those_that_there_are() -> None:
-    # A whole answer is judged before anything of it is sent: what fails then is an attempt.
-    assert set(first_words("metrics", "What ended an answer early")) == set(words_of(outcome.BrokenBy)) - {
-        "answer_timeout"
-    }
+    # What fails before anything is sent is an attempt.
+    attempts_only = {"answer_timeout", "found_down"}
+    assert set(first_words("metrics", "What ended an answer early")) == set(words_of(outcome.BrokenBy)) - attempts_only
 
 
 def test_the_documented_kinds_of_engine_are_those_that_there_are() -> None:
