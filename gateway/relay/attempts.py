@@ -155,8 +155,22 @@ class Attempts:
         """Return how the call ended at its engine; None if no engine can have generated anything."""
         if self._exchange is None or not self._exchange.asked:
             return None
-        outcome = self._exchange.reading.outcome(client_gone=client_gone)
-        return outcome._replace(ending="client_gone") if self._exchange.left_unread else outcome
+        exchange, call = self._exchange, self._call
+        outcome = exchange.reading.outcome(client_gone=client_gone)
+        if exchange.left_unread:
+            outcome = outcome._replace(ending="client_gone")
+        if outcome.usage_missing is None and not exchange.held_up:
+            exchange.replica.pace.note(outcome.usage.completion, exchange.told_s, choices=call.generations)
+        elif isinstance(exchange.reading, Whole) and outcome.ending == "client_gone":
+            outcome = outcome._replace(usage=outcome.usage._replace(completion=self._unseen(exchange)))
+        return outcome
+
+    def _unseen(self, exchange: Exchange) -> int:
+        """Estimate what there is of an answer that is not here: by its replica's pace, what was reserved at most."""
+        call = self._call
+        most = self._model.entry.default_output_tokens if call.output_tokens is None else call.output_tokens
+        choices = call.generations
+        return min(most * choices, exchange.replica.pace.tokens_in(exchange.asked_s, choices=choices))
 
     def _lend(self, failures: list[Failure]) -> Loan | None:
         pool = self._model.pool

@@ -39,12 +39,12 @@ class Exchange:
     """A request to `replica` and its answer; a context manager that owns its connection.
 
     `reading` takes in what the answer says. `elsewhere` says whether another replica could be asked instead.
-    `first_byte_at`, and `deadline_at` at which the client gives up, are in the clock's monotonic seconds.
-    `left_unread`: the client has gone before it took what was there for it.
+    `first_byte_at`, and `deadline_at` at which the client gives up, are in the clock's monotonic seconds. `held_up`:
+    the engine had to wait for its client. `left_unread`: the client has gone before it took what was there for it.
     """
 
     first_byte_at: float | None = None
-    left_unread = False
+    left_unread = held_up = False
     # What is not known at the start stands here: an exchange is made for each call, and most of this is never set.
     _asked_at = _last_byte_at = 0.0
     _connection: Connection | None = None
@@ -71,8 +71,8 @@ class Exchange:
         elsewhere: Callable[[], bool],
     ) -> None:
         self.reading = reading
+        self.replica = replica
         self._upstream = upstream
-        self._replica = replica
         self._timeouts = timeouts
         self._clock = clock
         self._deadline_at = deadline_at
@@ -95,11 +95,11 @@ class Exchange:
                 self.left_unread = True
                 self._connection.read_the_rest()
             self.client_resumed()
-            self._upstream.give_back(self._replica, self._connection)
+            self._upstream.give_back(self.replica, self._connection)
 
     async def begin(self, request: bytes) -> Failure | BadRequest | None:
         """Send `request` and wait until the answer can be judged. None: it can be relayed."""
-        connection = self._upstream.take_idle(self._replica)
+        connection = self._upstream.take_idle(self.replica)
         if connection is not None:
             await self._ask(connection, request)
             # The engine closed an idle connection while we wrote to it: that says nothing about the replica.
@@ -108,7 +108,7 @@ class Exchange:
             self.reading.broken_by = self._connection = None
         limit_s, limit = self._limit_to_connect()
         try:
-            connection = self._connection = await self._upstream.connect(self._replica, timeout_s=limit_s)
+            connection = self._connection = await self._upstream.connect(self.replica, timeout_s=limit_s)
         except TimeoutError:  # an OSError too
             return Failure(limit)
         except OSError:
@@ -126,6 +126,16 @@ class Exchange:
     def asked(self) -> bool:
         """Whether the engine may have seen the request."""
         return self._connection is not None
+
+    @property
+    def told_s(self) -> float:
+        """How long after it was asked the engine sent what is known of its answer."""
+        return self._last_byte_at - self._asked_at
+
+    @property
+    def asked_s(self) -> float:
+        """How long ago the engine was asked."""
+        return self._loop.time() - self._asked_at
 
     def deliver(self, answer: Answer, fields: Fields) -> None:
         """Send an answer that is not streamed to the client."""
@@ -213,7 +223,7 @@ class Exchange:
 
     def client_paused(self) -> None:
         """Let the engine wait while the client does not keep up."""
-        self._client_slow = True
+        self._client_slow = self.held_up = True
         if self._connection is not None:
             self._connection.pause()
 
@@ -294,7 +304,7 @@ class Exchange:
         if self._began():
             silent_s = 0.0 if self._client_slow else now - self._last_byte_at
             return "idle_timeout" if silent_s >= timeouts.idle else None
-        if not self._replica.up and self._answer is None and self._elsewhere():
+        if not self.replica.up and self._answer is None and self._elsewhere():
             return "found_down"
         if isinstance(self.reading, Whole):
             return "answer_timeout" if asked_s >= timeouts.answer else None

@@ -52,7 +52,7 @@ class Whole:
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
         if self._answer is None:
-            # The prompt may have been read; of what was generated nobody will ever hear.
+            # The prompt may have been read; of what was generated nobody will ever hear, but its replica has a pace.
             unseen = Usage(prompt=self._call.input_tokens, completion=0, source="estimated")
             return (
                 Outcome("client_gone", unseen, "client_gone")

@@ -4,6 +4,7 @@ import json
 from urllib.parse import urlsplit
 
 from gateway.config import PoolEntry, ReplicaEntry
+from gateway.routing.pace import Pace
 
 
 class Replica:
@@ -13,8 +14,8 @@ class Replica:
     """
 
     __slots__ = (
-        "_build", "authorization", "base_path", "fingerprint", "host", "in_flight", "name", "port", "served_name",
-        "tls", "up", "url", "weight",
+        "_build", "authorization", "base_path", "fingerprint", "host", "in_flight", "name", "pace", "port",
+        "served_name", "tls", "up", "url", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -30,6 +31,7 @@ class Replica:
         self.weight = entry.weight
         self.in_flight = 0
         self.up = True
+        self.pace = Pace()
         self.fingerprint: bytes | None = None  # how its last answer named its build, as a JSON member
         self._build: object = None  # that name, which is spelt anew only when it changes
 
