@@ -5,7 +5,6 @@ times out and never buffers a body: bytes go to the receiver inside the read tha
 """
 
 import asyncio
-import os
 from typing import Protocol, cast
 
 import httptools
@@ -16,9 +15,6 @@ from gateway.relay.endings import Break
 # Head fields past these are not an engine's: parsing ends with a broken answer instead of a full memory.
 MAX_HEADERS = 200
 MAX_HEAD_BYTES = 64 * 1024
-# What is read at once of an answer whose client has gone: some 4,000 events, which take 10 ms.
-_LAST_READ_BYTES = 2**20
-_READ_BYTES = 256 * 1024
 
 
 class Receiver(Protocol):
@@ -104,25 +100,6 @@ class Connection(asyncio.Protocol):
         """Read on."""
         if self.transport is not None:
             self.transport.resume_reading()
-
-    def read_the_rest(self) -> None:
-        """Take in what has come since `pause`, as far as it is here: its client has gone, but it was generated.
-
-        Of TLS only its transport could read that.
-        """
-        if self.transport is None or self.transport.get_extra_info("sslcontext") is not None:
-            return
-        descriptor = self.transport.get_extra_info("socket").fileno()
-        left = _LAST_READ_BYTES
-        while left > 0 and self._receiver is not None:
-            try:
-                data = os.read(descriptor, _READ_BYTES)
-            except OSError:  # nothing is here, or the engine is gone
-                return
-            if not data:
-                return
-            left -= len(data)
-            self.data_received(data)
 
     @property
     def reusable(self) -> bool:

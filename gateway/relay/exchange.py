@@ -9,6 +9,7 @@ connection back, or closes it where the answer is not at its end: an engine stop
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -31,6 +32,8 @@ from gateway.routing.replica import Replica
 MAX_HELD_BYTES = 64 * 1024
 # What an answer that is not streamed may hold: far more than any context with all its logprobs, far less than memory.
 MAX_WHOLE_BYTES = 256 * 2**20
+# How long an engine is read on that was held up by a client which has gone: what it had told after 50 ms in all cases.
+HEAR_OUT_S = 0.2
 
 _OK = 200  # the seeds know no other success
 
@@ -91,9 +94,6 @@ class Exchange:
         if self._client is not None:
             self._client.flow = None
         if self._connection is not None:
-            if self._client_slow and not self.over:
-                self.left_unread = True
-                self._connection.read_the_rest()
             self.client_resumed()
             self._upstream.give_back(self.replica, self._connection)
 
@@ -152,7 +152,11 @@ class Exchange:
             self._answer = answer
             self._watch_client(answer.connection)
             self._stage = self._loop.create_future()
-            await self._stage
+            try:
+                await self._stage
+            except asyncio.CancelledError:
+                await self._hear_out()
+                raise
         if not self._stream.whole:
             answer.send(error_event(self._stream.broken_by or "unfinished", at_boundary=self._stream.at_boundary))
         answer.finish()
@@ -244,6 +248,20 @@ class Exchange:
         if not self.over:
             self._stage = self._loop.create_future()
             await self._stage
+
+    async def _hear_out(self) -> None:
+        """Read what an engine had for a client that did not keep up and has gone: it was generated, so it is charged.
+
+        Some of it is in sockets, and some in the engine, which does not generate any slower for being held up.
+        """
+        if self.over or not self._client_slow:
+            return
+        self.left_unread = True
+        self.client_resumed()
+        self._stage = self._loop.create_future()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HEAR_OUT_S):
+                await self._stage
 
     def _limit_to_connect(self) -> tuple[float, Reason]:
         left_s = math.inf if self._deadline_at is None else self._deadline_at - self._clock.monotonic()
