@@ -120,6 +120,11 @@ class MemoryStore:
                 if limit.kind == "lease":
                     self._hold(limit.key, reservation.call_id, now_us)
 
+    async def used(self, limits: Sequence[Limit]) -> list[int]:
+        """Return what is used of each of `limits` now."""
+        now_us = self._now_us()
+        return [self._read(limit, now_us)[0] for limit in limits]
+
     async def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
         """Yield what was booked."""
         if self._ledger is not None:

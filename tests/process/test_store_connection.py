@@ -12,8 +12,11 @@ from urllib.parse import quote
 import pytest
 import uvloop
 
+from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.server import Server
+from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.redis.store import RedisStore
+from gateway.admission.settings.settings import NEVER, Change, Kept
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
@@ -26,7 +29,8 @@ SECRET = "s3cret/%@:# ü"
 RIGHTS = (
     "EVALSHA SCRIPT|LOAD TIME GET SET DEL PTTL PEXPIRE SETRANGE HINCRBY HSET ZADD ZREM ZCARD ZREMRANGEBYSCORE SELECT "
 )
-RIGHTS += "SCAN HSCAN"  # of who reads the ledger
+RIGHTS += "SCAN HSCAN "  # of who reads the ledger
+RIGHTS += "HGET HGETALL HDEL EXISTS ZCOUNT"  # of overrides, and of who looks at what is used
 CALL = reservation("call", (limit("day", 1), 1))
 
 
@@ -51,7 +55,8 @@ async def test_the_url_names_user_password_and_database(
         may = [f"+{word}".lower() for word in RIGHTS.split()]
         client.execute_command("ACL", "SETUSER", user or "default", "reset", f">{SECRET}", "on", "~gw:*", *may)
     who = f"{quote(user, '')}:{quote(SECRET, '')}"
-    async with connected(f"redis://{who}@127.0.0.1:{own_store_server.port}{database}") as store:
+    url = f"redis://{who}@127.0.0.1:{own_store_server.port}{database}"
+    async with connected(url) as store:
         assert (await store.reserve(CALL)).admitted
         other = reservation("other")
         await store.reserve(other)
@@ -64,6 +69,13 @@ async def test_the_url_names_user_password_and_database(
                 ("acme", "calls", 1),
                 ("acme", "prompt_tokens", 2),
             ]
+        assert await RedisLevels(url).used(CALL.limits) == [1]
+        settings = RedisSettings(url, "colours")
+        await settings.restore(Kept(b"v", {}))
+        await settings.change([Change("a", b"1", b"0"), Change("b", None), Change("c", b"2")])
+        assert (await settings.read()).entries == {"c": b"2"}
+        assert await settings.version() != NEVER
+        await settings.close()
     with own_store_server.client(db=3, username=user or "default", password=SECRET) as client:
         assert client.get(CALL.record)
 

@@ -1,0 +1,108 @@
+"""Settings in a Redis-protocol server: one hash, so one slot of a cluster, on a connection of its own.
+
+No call waits behind it. Its field `version` is written in the step that changes any other.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import resources
+from typing import TypeVar
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.admission.settings.settings import NEVER, Change, Kept
+from gateway.admission.store import StoreUnavailable
+
+# How long the server may take for each command, and to be connected to.
+_WITHIN_S = 1.0
+
+# Once more on a new connection, where an idle one was closed: all commands are harmless to repeat.
+_TIMES_SENT = 2
+
+_VERSION = "version"
+
+_Reply = TypeVar("_Reply")
+
+
+class RedisSettings:
+    """A `Settings` in the server at `url`, under the key `gw:{<name>}:settings`, which never expires."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._key = f"gw:{{{name}}}:settings"
+        self._client: Redis | None = None
+        self._script = resources.files("gateway.admission.redis").joinpath("settings.lua").read_text(encoding="utf-8")
+
+    async def version(self) -> bytes:
+        """Return the version of what is kept.
+
+        Raises:
+            StoreUnavailable: it cannot be read. Its cause says why.
+        """
+        version = await self._ask(lambda client: client.hget(self._key, _VERSION))
+        return version if isinstance(version, bytes) else NEVER
+
+    async def read(self) -> Kept:
+        """Return all that is kept.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        fields = await self._ask(lambda client: client.hgetall(self._key))
+        # The library's types allow for a client that decodes replies; this one does not.
+        pairs = [
+            (name, value) for name, value in fields.items() if isinstance(name, bytes) and isinstance(value, bytes)
+        ]
+        entries = {name.decode("utf-8", "backslashreplace"): value for name, value in pairs}
+        return Kept(entries.pop(_VERSION, NEVER), entries)
+
+    async def change(self, changes: Sequence[Change]) -> None:
+        """Make `changes`, in one step.
+
+        Raises:
+            StoreUnavailable: nobody knows whether they were made.
+        """
+        await self._write(os.urandom(16).hex().encode(), changes, only_where_lost=False)
+
+    async def restore(self, kept: Kept) -> None:
+        """Write back `kept`, unless another gateway has, or something new is there.
+
+        Raises:
+            StoreUnavailable: it cannot be written.
+        """
+        changes = [Change(name, value) for name, value in kept.entries.items()]
+        await self._write(kept.version, changes, only_where_lost=True)
+
+    async def close(self) -> None:
+        """Disconnect."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _write(self, version: bytes, changes: Sequence[Change], *, only_where_lost: bool) -> None:
+        words: list[bytes | str | int] = [version, int(only_where_lost)]
+        for change in changes:
+            words += change.name, change.value or b"", change.before or b""
+        await self._ask(lambda client: client.register_script(self._script)([self._key], words))
+
+    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
+        """Return the server's reply, on the connection that there is or, after a failure, on a new one."""
+        sent = 0
+        while True:
+            try:
+                return await question(self._connected())
+            except (RedisError, OSError) as error:
+                await self.close()
+                sent += 1
+                if sent == _TIMES_SENT:
+                    raise StoreUnavailable(sent=True) from error
+
+    def _connected(self) -> Redis:
+        if self._client is None:
+            self._client = Redis.from_url(
+                self._url, socket_timeout=_WITHIN_S, socket_connect_timeout=_WITHIN_S, retry=Retry(NoBackoff(), 0)
+            )
+        return self._client

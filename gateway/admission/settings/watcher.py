@@ -1,0 +1,119 @@
+"""Follows one kind of settings in the store: whoever uses them is told when they moved, and keeps the last while not.
+
+The store is asked for the version only, twice a second, and for the rest when that has moved. While it is away the last
+known settings hold. A store that lost its data is given them back, so that only what no gateway knows is lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from gateway.admission.settings.settings import NEVER, Kept, Settings
+from gateway.admission.store import StoreUnavailable
+from gateway.clock import Clock
+
+log = logging.getLogger(__name__)
+
+# A quarter of what a change may take until it holds everywhere. Asking takes this process 0.1 ms.
+EVERY_S = 0.5
+
+# A gateway that starts waits so long at most for what holds, before it takes calls.
+FIRST_WITHIN_S = 1.0
+
+
+class Watcher:
+    """Owns the task that asks. `take` gets all entries, at the first reading and after each change; it must not raise.
+
+    `what` is their name in logs. `failed` is told of each reading that failed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        take: Callable[[Mapping[str, bytes]], None],
+        clock: Clock,
+        *,
+        what: str,
+        failed: Callable[[], None],
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._settings = settings
+        self._take = take
+        self._clock = clock
+        self._what = what
+        self._failed = failed
+        self._every_s = every_s
+        self._kept = Kept()
+        self._read = False  # ever
+        self._away = False
+        self._good_at = clock.monotonic()
+        self._turn = asyncio.Lock()
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the store last said what holds; before the first time, since the start."""
+        return max(self._clock.monotonic() - self._good_at, 0.0)
+
+    async def start(self) -> None:
+        """Read what is kept, waiting for a moment at most, and follow it from then on."""
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(FIRST_WITHIN_S):
+                await self.refresh()
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._what} watch")
+        self._watching.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        """Stop, and let the store go."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        await self._settings.close()
+
+    async def refresh(self) -> None:
+        """Ask now.
+
+        Raises:
+            StoreUnavailable: the last known holds on.
+        """
+        async with self._turn:
+            try:
+                moved = await self._moved()
+            except StoreUnavailable as failure:
+                self._note_failure(failure)
+                raise
+        self._good_at = self._clock.monotonic()
+        if self._away:
+            self._away = False
+            log.warning("the %s can be read again", self._what)
+        if moved:
+            self._take(self._kept.entries)
+
+    async def _moved(self) -> bool:
+        version = await self._settings.version()
+        if self._read and version == self._kept.version:
+            return False
+        if version == NEVER and self._kept.version != NEVER:
+            log.warning("the limit store lost the %s; %d are written back", self._what, len(self._kept.entries))
+            await self._settings.restore(self._kept)
+        self._kept, self._read = await self._settings.read(), True
+        return True
+
+    def _note_failure(self, failure: StoreUnavailable) -> None:
+        self._failed()
+        if not self._away:
+            self._away = True
+            held = "the last known hold" if self._read else "none hold until they can"
+            log.warning("the %s cannot be read, %s: %s", self._what, held, failure.__cause__)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            log.critical("the %s are no longer followed, by a defect of ours", self._what, exc_info=failure)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            with suppress(StoreUnavailable):
+                await self.refresh()

@@ -1,0 +1,144 @@
+"""Settings in a real store and in memory behave alike: nobody's change is lost, and lost data comes back once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.admission.limit import Limit
+from gateway.admission.memory import MemoryStore
+from gateway.admission.redis.levels import RedisLevels
+from gateway.admission.redis.settings import RedisSettings
+from gateway.admission.redis.store import RedisStore
+from gateway.admission.settings.memory import MemorySettings
+from gateway.admission.settings.settings import NEVER, Change, Kept, Settings
+from gateway.admission.store import Store, StoreUnavailable
+from gateway.clock import SystemClock
+from tests.limiting import LEASE_S, RETENTION_S, Remembering, limit, reservation
+from tests.store_server import StoreServer, free_port
+
+KEY = "gw:{colours}:settings"
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def settings(request: pytest.FixtureRequest, store_server: StoreServer) -> AsyncIterator[Settings]:
+    made: Settings = MemorySettings() if request.param == "memory" else RedisSettings(store_server.url, "colours")
+    yield made
+    await made.close()
+
+
+async def test_what_was_never_written_is_nothing_of_no_version(settings: Settings) -> None:
+    assert await settings.read() == Kept(NEVER, {})
+    assert await settings.version() == NEVER
+
+
+async def test_each_change_moves_the_version_that_is_read_with_it(settings: Settings) -> None:
+    seen = {NEVER}
+    for change, entries in [
+        (Change("a", b"1"), {"a": b"1"}),
+        (Change("b\u00fc", b"\x00\xff"), {"a": b"1", "b\u00fc": b"\x00\xff"}),
+        (Change("a", b"2"), {"a": b"2", "b\u00fc": b"\x00\xff"}),
+        (Change("b\u00fc", None), {"a": b"2"}),
+        (Change("a", None), {}),
+    ]:
+        await settings.change([change])
+        kept = await settings.read()
+        assert kept.entries == entries
+        assert await settings.version() == kept.version
+        assert kept.version not in seen
+        seen.add(kept.version)
+
+
+async def test_what_somebody_else_changed_meanwhile_is_left_where_that_is_asked(settings: Settings) -> None:
+    await settings.change([Change("a", b"1"), Change("b", b"1")])
+    await settings.change([Change("a", None, b"0"), Change("b", b"2", b"1"), Change("c", b"3", b"1")])
+    assert (await settings.read()).entries == {"a": b"1", "b": b"2"}
+
+
+async def test_of_many_writers_at_once_none_loses_anothers_change(settings: Settings) -> None:
+    await asyncio.gather(*[settings.change([Change(f"n{n}", b"%d" % n)]) for n in range(50)])
+    assert (await settings.read()).entries == {f"n{n}": b"%d" % n for n in range(50)}
+
+
+async def test_only_what_is_lost_is_written_back(settings: Settings) -> None:
+    lost = Kept(b"v1", {"a": b"1"})
+    await settings.restore(lost)
+    assert await settings.read() == lost
+    await settings.restore(Kept(b"v2", {"b": b"2"}))
+    assert await settings.read() == lost
+
+
+async def test_a_version_comes_never_again_also_where_the_store_lost_its_data(store_server: StoreServer) -> None:
+    settings = RedisSettings(store_server.url, "colours")
+    await settings.change([Change("a", b"1")])
+    before = await settings.version()
+    with store_server.client() as client:
+        client.flushall()
+        client.script_flush()
+    await settings.change([Change("a", b"2")])
+    assert await settings.version() != before
+    await settings.close()
+
+
+async def test_settings_have_one_key_that_never_expires(store_server: StoreServer) -> None:
+    settings = RedisSettings(store_server.url, "colours")
+    await settings.change([Change("a", b"1")])
+    with store_server.client() as client:
+        assert client.keys() == [KEY.encode()]
+        assert client.ttl(KEY) == -1
+    await settings.close()
+
+
+async def test_a_store_that_is_not_there_and_a_key_that_is_not_ours_say_why(store_server: StoreServer) -> None:
+    with store_server.client() as client:
+        client.set(KEY, "not ours")
+    for url, why in [(f"redis://127.0.0.1:{free_port()}/0", "connect"), (store_server.url, "WRONGTYPE")]:
+        settings = RedisSettings(url, "colours")
+        for asked in (settings.version(), settings.read(), settings.change([Change("a", b"1")])):
+            with pytest.raises(StoreUnavailable) as raised:
+                await asked
+            assert why in str(raised.value.__cause__)
+        await settings.close()
+
+
+LIMITS = (limit("bucket", 10, window_s=86_400), limit("day", 10), limit("month", 0), limit("lease", 10))
+
+
+async def used_after_two_calls(store: Store) -> None:
+    for call_id, costs in {"one": (3, 4, 0, 1), "two": (1, 1, 0, 1)}.items():
+        asked = [(one, cost) for one, cost in zip(LIMITS, costs, strict=True) if one.limit]
+        assert (await store.reserve(reservation(call_id, *asked))).admitted
+
+
+async def test_what_is_used_is_read_alike_and_without_a_trace(store_server: StoreServer) -> None:
+    nothing: list[Limit] = []
+    memory = MemoryStore(SystemClock(), lease_s=LEASE_S)
+    await used_after_two_calls(memory)
+    assert await memory.used(LIMITS) == [4, 5, 0, 2]
+
+    store = RedisStore(
+        store_server.url,
+        SystemClock(),
+        timeout_s=2,
+        lease_s=LEASE_S,
+        retention_s=RETENTION_S,
+        observer=Remembering(),
+    )
+    store.start()
+    await used_after_two_calls(store)
+    levels = RedisLevels(store_server.url)
+    with store_server.client() as client:
+        client.zadd(LIMITS[-1].key, {"a killed gateway's, long ago": 1})
+        before = {key: client.dump(key) for key in client.scan_iter()}
+        assert await levels.used(LIMITS) == [4, 5, 0, 2]
+        assert await levels.used(nothing) == []
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+        client.lpush("gw:list", 1)
+    overwritten = limit("day", 10, key="gw:list")
+    assert await levels.used([overwritten, LIMITS[1]]) == [0, 5]
+    await store.close()
+
+
+async def test_what_is_used_cannot_be_read_where_nobody_answers() -> None:
+    with pytest.raises(StoreUnavailable):
+        await RedisLevels(f"redis://127.0.0.1:{free_port()}/0").used(LIMITS)
