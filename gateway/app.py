@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -12,13 +13,22 @@ from aiohttp import web
 
 from gateway import config
 from gateway.admin import listener as operator
+from gateway.admin.limits import LimitPages
 from gateway.admin.readiness import Readiness
 from gateway.admission.admission import Admission
 from gateway.admission.journal.journal import Journal
 from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.ledger.reader import LedgerReader
 from gateway.admission.memory import MemoryStore
+from gateway.admission.overrides.applied import ReadUsed
+from gateway.admission.overrides.desk import Desk
+from gateway.admission.overrides.overrides import OVERRIDES, Overrides
+from gateway.admission.redis.levels import RedisLevels
+from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.redis.store import RedisStore
+from gateway.admission.settings.memory import MemorySettings
+from gateway.admission.settings.settings import Settings
+from gateway.admission.settings.watcher import Watcher
 from gateway.admission.store import Store
 from gateway.client.clients import Clients
 from gateway.clock import Clock
@@ -36,6 +46,7 @@ from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
+from gateway.telemetry.settings import SettingsState
 from gateway.telemetry.tenants import TenantLabels
 from gateway.telemetry.writer import LineWriter
 from gateway.usage import UsagePage
@@ -70,6 +81,21 @@ class Gateway:
         store = _store(settings.limits, clock, self._metrics)
         self._admission = Admission(settings.limits, store, clock, observer=self._metrics)
         self._ledger = LedgerReader(store.ledger, clock)
+        kept = _settings(settings.limits.store)
+        self._overrides = Overrides(settings.limits, self._admission.rulebook, clock)
+        self._watcher = Watcher(
+            kept, self._overrides.take, clock, what=OVERRIDES, failed=partial(self._metrics.settings_failed, OVERRIDES)
+        )
+        self._limit_pages = LimitPages(
+            settings,
+            Desk(kept, settings.limits, clock),
+            overrides=self._overrides,
+            watcher=self._watcher,
+            rulebook=self._admission.rulebook,
+            used=_levels(settings.limits.store, store),
+            clock=clock,
+        )
+        self._metrics.watch_settings(self._settings_kept)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
         self._pools = {name: Pool(name, entry, chance) for name, entry in settings.pools.items()}
         self._metrics.watch_replicas(self._replicas)
@@ -114,6 +140,9 @@ class Gateway:
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._session.close)
+            stack.callback(self._overrides.close)
+            stack.push_async_callback(self._watcher.close)
+            await self._watcher.start()  # first: no call is held against less, and no probe says ready before
             admin_port = await self._listen_for_operators(stack)
             self._authenticator.start()
             stack.push_async_callback(self._authenticator.close)
@@ -134,7 +163,7 @@ class Gateway:
 
     async def _listen_for_operators(self, stack: AsyncExitStack) -> int:
         runner = web.AppRunner(
-            operator.build(self._metrics, self._readiness(), ledger=self._ledger),
+            operator.build(self._metrics, self._readiness(), ledger=self._ledger, limits=self._limit_pages),
             access_log=None,
             shutdown_timeout=_LEFTOVERS_S,
         )
@@ -176,6 +205,10 @@ class Gateway:
     def _any_replica_up(self) -> bool:
         return any(replica.up for pool in self._pools.values() for replica in pool.replicas)
 
+    def _settings_kept(self) -> list[SettingsState]:
+        overrides = self._overrides
+        return [SettingsState(OVERRIDES, len(overrides.holding), overrides.left_out, self._watcher.age_s)]
+
     def _replicas(self) -> list[ReplicaState]:
         return [
             ReplicaState(pool.name, replica.name, replica.up, replica.in_flight)
@@ -196,6 +229,14 @@ def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
         observer=metrics,
         backlog=None if limits.journal is None else _journal(limits.journal, clock, metrics),
     )
+
+
+def _settings(store: str) -> Settings:
+    return MemorySettings() if store == "memory" else RedisSettings(store, OVERRIDES)
+
+
+def _levels(url: str, store: Store) -> ReadUsed:
+    return store.used if isinstance(store, MemoryStore) else RedisLevels(url).used
 
 
 def _journal(directory: str, clock: Clock, metrics: Metrics) -> Journal:

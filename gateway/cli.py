@@ -4,11 +4,10 @@ import asyncio
 import gc
 import logging
 import signal
-import sys
 from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -21,19 +20,18 @@ from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.store import StoreUnavailable
 from gateway.app import CannotListen, Gateway
 from gateway.clock import SystemClock
-from gateway.config import Config, file, units
+from gateway.command import BAD_CONFIG, FAILED, Duration, config_option, fail, load
+from gateway.config import Config, file
 from gateway.demo import run_demo
 from gateway.engine.server import serve_engine
 from gateway.errors import InvalidValue
 from gateway.identity import development
 from gateway.identity.keys import KeySetUnusable
+from gateway.limit import limit
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
 
 _log = logging.getLogger(__name__)
-
-FAILED = 1
-BAD_CONFIG = 2
 
 _NO_RELOAD = "the config is read at start only; to apply a change, start another gateway and end this one with SIGTERM"
 
@@ -42,23 +40,6 @@ _NEW_OBJECTS_BEFORE_COLLECTING = 20_000
 
 _FORMATS = {"table": rows.as_table, "csv": rows.as_csv, "json": rows.as_json_lines}
 
-_config_option = click.option(
-    "--config",
-    "path",
-    type=click.Path(path_type=Path),
-    help="The config file. Default: $GATEWAY_CONFIG, or config.yaml.",
-)
-
-
-class _Duration(click.ParamType[float]):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return units.seconds(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
 
 @click.group()
 @click.version_option(gateway.__version__, prog_name="gateway")
@@ -66,19 +47,22 @@ def main() -> None:
     """The front door of LLM inference pools."""
 
 
+main.add_command(limit)
+
+
 @main.command()
-@_config_option
+@config_option
 def serve(path: Path | None) -> None:
     """Serve calls until SIGTERM or SIGINT, then drain."""
-    settings = _load(path)
+    settings = load(path)
     _run(_serve(settings))
 
 
 @main.command()
-@_config_option
+@config_option
 def check(path: Path | None) -> None:
     """Validate the config file and say what it amounts to."""
-    settings = _load(path)
+    settings = load(path)
     replicas = sum(len(pool.replicas) for pool in settings.pools.values())
     rules = sum(len(plan) for plan in settings.limits.plans.values())
     click.echo(
@@ -98,23 +82,23 @@ def demo() -> None:
 
 
 @main.command()
-@_config_option
+@config_option
 @click.option("--tenant", required=True, help="Whose quota and bill.")
 @click.option("--key", required=True, help="The credential's stable id.")
 @click.option("--plan", help="The plan that the token claims.")
-@click.option("--ttl", type=_Duration(), default="1h", show_default=True, help="How long the token is valid.")
+@click.option("--ttl", type=Duration(), default="1h", show_default=True, help="How long the token is valid.")
 def token(path: Path | None, tenant: str, key: str, plan: str | None, ttl: float) -> None:
     """Sign a development token with the config's development key, which is created if it does not exist."""
-    settings = _load(path)
+    settings = load(path)
     if settings.auth.development_key is None:
-        _fail(
+        fail(
             f"{file.find(path)}: auth.development_key: is not set; set it to a path such as development-key.pem",
             BAD_CONFIG,
         )
     try:
         signing = development.load_or_create(Path(settings.auth.development_key))
     except KeySetUnusable as error:
-        _fail(str(error), FAILED)
+        fail(str(error), FAILED)
     click.echo(development.sign(signing, tenant=tenant, key_id=key, plan=plan, ttl_s=ttl, now=SystemClock().now()))
 
 
@@ -146,7 +130,7 @@ def engine(model: str, host: str, port: int, tokens_per_second: float | None) ->
 
 
 @main.command()
-@_config_option
+@config_option
 @click.option("--tenant", help="Only this one. Default: all.")
 @click.option("--since", help="The first day (UTC), such as 2026-11-01. Default: the first of the month.")
 @click.option("--until", help="The last day. Default: the month's last.")
@@ -154,9 +138,9 @@ def engine(model: str, host: str, port: int, tokens_per_second: float | None) ->
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="table", show_default=True)
 def usage(path: Path | None, form: str, **asked: str | None) -> None:
     """Show what tenants used, from the ledger in the config's limits.store."""
-    settings = _load(path)
+    settings = load(path)
     if settings.limits.store == "memory":
-        _fail(
+        fail(
             f"{file.find(path)}: limits.store: the ledger is in the gateway's own memory; ask its /admin/usage instead",
             BAD_CONFIG,
         )
@@ -166,9 +150,9 @@ def usage(path: Path | None, form: str, **asked: str | None) -> None:
         postings = RedisLedger(settings.limits.store).postings(query.tenant, query.since, query.until)
         groups = asyncio.run(rows.add_up(postings, query.group_by))
     except InvalidValue as error:
-        _fail(f"--{str(error.param).replace('_', '-')}: {error.message}", BAD_CONFIG)
+        fail(f"--{str(error.param).replace('_', '-')}: {error.message}", BAD_CONFIG)
     except StoreUnavailable as error:
-        _fail(f"{file.find(path)}: limits.store: the ledger cannot be read: {error.__cause__}", FAILED)
+        fail(f"{file.find(path)}: limits.store: the ledger cannot be read: {error.__cause__}", FAILED)
     text = _FORMATS[form](rows.rows(groups, query.group_by), (*query.group_by, *COUNTERS))
     click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
 
@@ -206,23 +190,16 @@ async def _until_told_to_stop() -> None:
     await told.wait()
 
 
-def _load(path: Path | None) -> Config:
-    try:
-        return file.load(file.find(path))
-    except file.BadConfig as error:
-        _fail(str(error), BAD_CONFIG)
-
-
 def _run(work: Coroutine[Any, Any, None]) -> None:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(work)
     except (CannotListen, KeySetUnusable) as error:
-        _fail(str(error), FAILED)
+        fail(str(error), FAILED)
     except JournalUnusable as error:
-        _fail(str(error), BAD_CONFIG)
+        fail(str(error), BAD_CONFIG)
     except OSError as error:
-        _fail(f"cannot start: {error}", FAILED)
+        fail(f"cannot start: {error}", FAILED)
 
 
 def _loop_factory() -> Any:
@@ -232,8 +209,3 @@ def _loop_factory() -> Any:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    click.echo(message, err=True)
-    sys.exit(code)

@@ -4,6 +4,7 @@
     ├── BadRequest (400)      InvalidJson  InvalidValue  UnsupportedValue  MissingField  RequestTooLarge
     │                         UnsupportedMediaType  ContextLengthExceeded
     ├── Unauthorized (401)    MissingToken  InvalidToken  ExpiredToken
+    ├── Forbidden (403)
     ├── ModelNotFound (404)   NotFound (404)  MethodNotAllowed (405)
     ├── TooMany (429)         RateLimited  QuotaExceeded  RequestExceedsLimit
     ├── InternalError (500)
@@ -134,6 +135,12 @@ class ExpiredToken(Unauthorized):
     """The token was good once."""
 
     code = "expired_token"
+
+
+class Forbidden(Refusal):
+    """Not from where this comes."""
+
+    status, code, error_type = 403, "forbidden", "invalid_request_error"
 
 
 class ModelNotFound(Refusal):

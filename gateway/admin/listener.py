@@ -1,4 +1,4 @@
-"""The operator listener: /metrics, /livez and /readyz, cheap and for scrapers and probes; /admin/usage. No token.
+"""The operator listener: /metrics, /livez and /readyz, cheap and for scrapers and probes; /admin/…. No token.
 
 It never serves a tenant: it has its own address, loopback by default.
 """
@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 from prometheus_client.exposition import choose_encoder
 
 from gateway import errors
+from gateway.admin.limits import LimitPages
 from gateway.admin.readiness import OK, Readiness
 from gateway.admin.usage import show_usage
 from gateway.admission.ledger.reader import LedgerReader
@@ -19,13 +20,14 @@ from gateway.telemetry.metrics import Metrics
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build(metrics: Metrics, readiness: Readiness, *, ledger: LedgerReader) -> web.Application:
+def build(metrics: Metrics, readiness: Readiness, *, ledger: LedgerReader, limits: LimitPages) -> web.Application:
     """Return the operator listener; `web.AppRunner(…, access_log=None)` serves it."""
     app = web.Application(middlewares=[_documented_errors])
     app.router.add_get("/metrics", _scrape(metrics.registry))
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready(readiness))
     app.router.add_get("/admin/usage", show_usage(ledger))
+    limits.add_to(app.router)
     return app
 
 

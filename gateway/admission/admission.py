@@ -37,6 +37,11 @@ class Admission:
         self._renewing: asyncio.Task[None] | None = None
 
     @property
+    def rulebook(self) -> Rulebook:
+        """Which limits apply to whom."""
+        return self._rulebook
+
+    @property
     def ready(self) -> bool:
         """Whether calls can be admitted: False only where a store that is away means that none are."""
         return self._store.up or self._limits.on_store_failure != "deny"

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -28,11 +28,12 @@ EVERYBODY = "all"
 class Applying:
     """The limits of one principal and model; `shares` is what this process may admit of each while alone.
 
-    `rules` are their names; `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a plan that does not
-    exist.
+    `plan` is theirs. `rules` are their names; `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a
+    plan that does not exist.
     """
 
     account: Account
+    plan: str
     limits: tuple[Limit, ...]
     shares: tuple[Limit, ...]
     rules: tuple[str, ...]
@@ -41,15 +42,21 @@ class Applying:
 
 
 class Rulebook:
-    """The plans, and what tenants and keys have beyond them."""
+    """The plans, and what tenants and keys have beyond them: the config's entries, until others replace them."""
 
     def __init__(self, limits: config.Limits) -> None:
         self._limits = limits
+        self._tenants: Mapping[str, config.TenantEntry] = limits.tenants
         self._resolved = lru_cache(maxsize=REMEMBERED)(self._resolve)
 
     def applying(self, principal: Principal, *, model: str, pool: str) -> Applying:
         """Return the limits that apply when `principal` calls `model` in `pool`."""
         return self._resolved(principal.tenant, principal.key, principal.plan, model, pool)
+
+    def replace(self, tenants: Mapping[str, config.TenantEntry]) -> None:
+        """Let calls from now on have the entries in `tenants`. Those under way keep what they were admitted with."""
+        self._tenants = tenants
+        self._resolved.cache_clear()
 
     def _resolve(self, tenant: str, key: str, claim: str | None, model: str, pool: str) -> Applying:
         plan, unknown = self._plan(tenant, key, claim)
@@ -63,6 +70,7 @@ class Rulebook:
         shares = tuple(limit.share(self._limits.expected_processes) for limit in limits)
         return Applying(
             account,
+            plan,
             limits,
             shares,
             rules=tuple([limit.rule for limit in limits]),
@@ -72,7 +80,7 @@ class Rulebook:
 
     def _plan(self, tenant: str, key: str, claim: str | None) -> tuple[str, bool]:
         """Return the plan's name (key's entry, tenant's, claim, default) and whether the claim names no plan."""
-        entry = self._limits.tenants.get(tenant, config.TenantEntry())
+        entry = self._tenants.get(tenant, config.TenantEntry())
         key_entry = entry.keys.get(key, config.KeyEntry())
         configured = key_entry.plan or entry.plan
         if configured is not None:
@@ -84,7 +92,7 @@ class Rulebook:
         return self._limits.fallback_plan, True
 
     def _overridden(self, rules: tuple[config.Rule, ...], tenant: str, key: str) -> Iterator[config.Rule]:
-        entry = self._limits.tenants.get(tenant, config.TenantEntry())
+        entry = self._tenants.get(tenant, config.TenantEntry())
         key_entry = entry.keys.get(key, config.KeyEntry())
         for rule in rules:
             changed = rule

@@ -26,6 +26,7 @@ from gateway.telemetry.cells import UNKNOWN, Cells
 from gateway.telemetry.record import CallRecord
 from gateway.telemetry.replicas import ReplicaCollector, ReplicaState
 from gateway.telemetry.series import Counts, Histograms, Labels, Scraped, add
+from gateway.telemetry.settings import SettingsCollector, SettingsState
 from gateway.telemetry.tenants import TenantLabels
 
 
@@ -125,6 +126,11 @@ class Metrics:
             "Calls whose token claimed a plan that does not exist; the default plan held.",
             registry=self.registry,
         )
+        self._settings_failures = self._counter(
+            "gateway_settings_failures_total",
+            "Tries to ask the limit store for settings that failed.",
+            ("settings",),
+        )
         self._attempts = self._counter(
             "gateway_upstream_attempts_total",
             "Tries to have a call answered by a replica, by their result.",
@@ -213,6 +219,14 @@ class Metrics:
     def watch_journal(self, read: Callable[[], int]) -> None:
         """Show, at each scrape, how many settlements `read` then says wait in the journal; `read` runs in a thread."""
         self._journal_pending.set_function(read)
+
+    def settings_failed(self, settings: str) -> None:
+        """Count a try to ask the store for `settings`, a name of ours, that failed."""
+        self._settings_failures[settings,] += 1
+
+    def watch_settings(self, read: Callable[[], Iterable[SettingsState]]) -> None:
+        """Show, at each scrape, what `read` then says of settings. To be called once; `read` runs in a thread."""
+        self.registry.register(SettingsCollector(read))
 
     def auth_failure(self, reason: str) -> None:
         """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""

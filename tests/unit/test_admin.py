@@ -6,16 +6,45 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from gateway import config
+from gateway.admin.limits import LimitPages, _is_loopback
 from gateway.admin.listener import build
 from gateway.admin.readiness import Readiness
 from gateway.admission.ledger.reader import LedgerReader
 from gateway.admission.memory import MemoryStore
+from gateway.admission.overrides.desk import Desk
+from gateway.admission.overrides.overrides import Overrides
+from gateway.admission.rules import Rulebook
+from gateway.admission.settings.memory import MemorySettings
+from gateway.admission.settings.watcher import Watcher
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tenants import TenantLabels
 from tests.limiting import SetClock
 
 NO_LEDGER = LedgerReader(MemoryStore(SetClock(), lease_s=1).ledger, SetClock())
+SETTINGS = config.Config.model_validate(
+    {
+        "auth": {"development_key": "key.pem"},
+        "models": {"m": {"pool": "main"}},
+        "pools": {"main": {"replicas": ["http://127.0.0.1:1"]}},
+    }
+)
 Client = TestClient[web.Request, web.Application]
+
+
+def listener(readiness: Readiness) -> web.Application:
+    clock, kept, book = SetClock(), MemorySettings(), Rulebook(SETTINGS.limits)
+    overrides = Overrides(SETTINGS.limits, book, clock)
+    pages = LimitPages(
+        SETTINGS,
+        Desk(kept, SETTINGS.limits, clock),
+        overrides=overrides,
+        watcher=Watcher(kept, overrides.take, clock, what="overrides", failed=lambda: None),
+        rulebook=book,
+        used=MemoryStore(clock, lease_s=1).used,
+        clock=clock,
+    )
+    return build(Metrics([], TenantLabels([], max_tenants=1)), readiness, ledger=NO_LEDGER, limits=pages)
 
 
 class Gateway:
@@ -35,7 +64,7 @@ def gateway() -> Gateway:
 @pytest.fixture
 async def client(gateway: Gateway, aiohttp_client: Callable[..., Awaitable[Client]]) -> Client:
     readiness = Readiness(lambda: gateway.draining, lambda: gateway.identity, lambda: gateway.pools)
-    return await aiohttp_client(build(Metrics([], TenantLabels([], max_tenants=1)), readiness, ledger=NO_LEDGER))
+    return await aiohttp_client(listener(readiness))
 
 
 async def test_a_scrape_is_prometheus_text(client: Client) -> None:
@@ -91,7 +120,7 @@ async def test_the_store_counts_only_where_it_is_given(
 ) -> None:
     gateway.store = "refused the connection"
     readiness = Readiness(lambda: None, lambda: None, lambda: None, store=lambda: gateway.store)
-    client = await aiohttp_client(build(Metrics([], TenantLabels([], max_tenants=1)), readiness, ledger=NO_LEDGER))
+    client = await aiohttp_client(listener(readiness))
     async with client.get("/readyz") as answer:
         assert answer.status == 503
         assert (await answer.json())["checks"]["store"] == "refused the connection"
@@ -113,3 +142,15 @@ async def test_another_method_is_the_documented_405(client: Client, path: str) -
         assert answer.headers["Allow"] == "GET, HEAD"
         assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
         assert (await answer.json())["error"]["code"] == "method_not_allowed"
+
+
+@pytest.mark.parametrize("remote", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
+def test_this_machine_may_change_limits(remote: str) -> None:
+    assert _is_loopback(remote)
+
+
+@pytest.mark.parametrize(
+    "remote", ["10.0.0.1", "192.168.1.1", "::ffff:10.0.0.1", "fe80::1%eth0", "0.0.0.0", "", "unix"]
+)
+def test_nobody_else_may(remote: str) -> None:
+    assert not _is_loopback(remote)

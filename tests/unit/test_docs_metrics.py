@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from gateway.telemetry import buckets
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
+from gateway.telemetry.settings import SettingsState
 from gateway.telemetry.tenants import TenantLabels
 from tests.unit.finished_calls import MODEL, finished
 
@@ -40,6 +41,8 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.watch_journal(lambda: 1)
     metrics.store_failed("reserve")
     metrics.attempt("llama-8b", "a:1", result="ok")
+    metrics.settings_failed("overrides")
+    metrics.watch_settings(lambda: [SettingsState("overrides", in_force=1, left_out=0, age_s=0.5)])
     metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0)])
     metrics.auth_failure("expired_token")
     metrics.key_set_refresh("https://identity.example.com", "ok")

@@ -51,6 +51,8 @@ def test_every_command_and_option_that_a_document_names_exists() -> None:
     for path in DOCUMENTS:
         for name, rest in re.findall(r"^(?:    |`)?gateway ([a-z]+)((?: +[^\s`]+)*)", code_of(path), re.MULTILINE):
             command = cli.main.commands[name]
+            if isinstance(command, click.Group) and rest:
+                command = command.commands[rest.split()[0]]
             options = {option for one in command.params if isinstance(one, click.Option) for option in one.opts}
             assert set(re.findall(r"--[a-z-]+", rest.partition("#")[0])) <= options, (
                 f"{path.name}: gateway {name}{rest}"

@@ -1,0 +1,164 @@
+"""/admin/limits: which overrides there are and what applies to whom, for all who reach this listener; changes.
+
+Changes are taken from this machine only, and from no web page: there is no token here.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from aiohttp import web
+
+from gateway import config
+from gateway.admission.overrides.applied import ReadUsed, applied, model_asked, used_of
+from gateway.admission.overrides.asked import place_asked, plan_asked, rule_asked
+from gateway.admission.overrides.desk import Desk
+from gateway.admission.overrides.entry import Entry
+from gateway.admission.overrides.override import Override, name_in, shown
+from gateway.admission.overrides.overrides import Overrides
+from gateway.admission.overrides.rows import Which, rows
+from gateway.admission.rules import Rulebook
+from gateway.admission.settings.watcher import Watcher
+from gateway.admission.store import StoreUnavailable
+from gateway.calls import strict_json
+from gateway.clock import Clock
+from gateway.errors import Forbidden, InvalidValue, LimitsUnavailable, RequestTooLarge
+from gateway.identity.principal import Principal
+
+
+class LimitPages:
+    """Shows and changes overrides. `watcher` has this process follow a change at once; `used` reads what is used."""
+
+    def __init__(
+        self,
+        settings: config.Config,
+        desk: Desk,
+        *,
+        overrides: Overrides,
+        watcher: Watcher,
+        rulebook: Rulebook,
+        used: ReadUsed,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._desk = desk
+        self._overrides = overrides
+        self._watcher = watcher
+        self._rulebook = rulebook
+        self._used = used
+        self._clock = clock
+
+    def add_to(self, router: web.UrlDispatcher) -> None:
+        """Serve them there."""
+        router.add_get("/admin/limits", self._list)
+        router.add_get("/admin/limits/applied", self._applied)
+        router.add_put("/admin/limits/rules", self._put_rule)
+        router.add_delete("/admin/limits/rules", self._remove_rule)
+        router.add_put("/admin/limits/plans", self._put_plan)
+        router.add_delete("/admin/limits/plans", self._remove_plan)
+
+    async def _list(self, request: web.Request) -> web.Response:
+        asked = _once(request, ("tenant", "key"))
+        try:
+            entries, current = await self._desk.entries(), True
+        except StoreUnavailable:
+            entries, current = list(self._overrides.entries), False
+        return self._page(entries, Which(asked.get("tenant"), asked.get("key")), current=current)
+
+    async def _applied(self, request: web.Request) -> web.Response:
+        asked = _once(request, ("tenant", "key", "model", "plan"))
+        model, pool = model_asked(name_in(asked, "model"), self._settings.models)
+        principal = Principal(name_in(asked, "tenant"), name_in(asked, "key"), asked.get("plan"))
+        found = self._rulebook.applying(principal, model=model, pool=pool)
+        used = await used_of(self._used, found.limits)
+        data = list(applied(found, used, self._overrides.holding, limits=self._settings.limits))
+        return web.json_response({"object": "list", "model": model, "plan": found.plan, "data": data})
+
+    async def _put_rule(self, request: web.Request) -> web.Response:
+        return await self._put(request, rule_asked)
+
+    async def _put_plan(self, request: web.Request) -> web.Response:
+        return await self._put(request, plan_asked)
+
+    async def _remove_rule(self, request: web.Request) -> web.Response:
+        return await self._remove(request, of_rule=True)
+
+    async def _remove_plan(self, request: web.Request) -> web.Response:
+        return await self._remove(request, of_rule=False)
+
+    async def _put(self, request: web.Request, read: Callable[..., Override]) -> web.Response:
+        _check_origin(request)
+        override = read(await _members(request), now_s=self._clock.now())
+        return await self._changed(self._desk.put(override), Which(override.tenant, override.key))
+
+    async def _remove(self, request: web.Request, *, of_rule: bool) -> web.Response:
+        _check_origin(request)
+        asked = _once(request, ("tenant", "key", "rule") if of_rule else ("tenant", "key"))
+        name = place_asked(asked, of_rule=of_rule)
+        return await self._changed(self._desk.remove(name), Which(asked.get("tenant"), asked.get("key")))
+
+    async def _changed(self, change: Awaitable[list[Entry]], which: Which) -> web.Response:
+        """Answer with what is kept after a change, which holds here from then on."""
+        try:
+            entries = await change
+            await self._watcher.refresh()
+        except StoreUnavailable as failure:
+            raise LimitsUnavailable("The limit store does not answer; look whether this was changed.") from failure
+        return self._page(entries, which, current=True)
+
+    def _page(self, entries: Iterable[Entry], which: Which, *, current: bool) -> web.Response:
+        data = list(rows(entries, which, now_s=self._clock.now()))
+        return web.json_response({"object": "list", "current": current, "data": data})
+
+
+def _check_origin(request: web.Request) -> None:
+    """Let only who is on this machine change anything, and no page in a browser of theirs.
+
+    Raises:
+        Forbidden: it is somebody else.
+    """
+    if not _is_loopback(request.remote or "") or "Origin" in request.headers:
+        raise Forbidden(
+            "Overrides are changed from this machine only, over loopback: use `gateway limit`, or call from within."
+        )
+
+
+def _is_loopback(remote: str) -> bool:
+    try:
+        address = ip_address(remote)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def _once(request: web.Request, known: tuple[str, ...]) -> dict[str, str]:
+    """Return the query's parameters.
+
+    Raises:
+        InvalidValue: one is unknown, or stands twice.
+    """
+    given: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name not in known:
+            raise InvalidValue(f"There is no parameter {shown(name)}; there are {', '.join(known)}.", param=name[:60])
+        if name in given:
+            raise InvalidValue(f"{name} stands twice; send it once.", param=name)
+        given[name] = value
+    return given
+
+
+async def _members(request: web.Request) -> Mapping[str, Any]:
+    """Return the body's members, but for null ones.
+
+    Raises:
+        InvalidValue: it is no JSON object.
+        RequestTooLarge: it is far larger than a change.
+    """
+    try:
+        body = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise RequestTooLarge("The body is far larger than a change.") from error
+    document = strict_json.loads(body, max_depth=4).value
+    if not isinstance(document, dict):
+        raise InvalidValue("The body has to be a JSON object.")
+    return {name: value for name, value in document.items() if value is not None}

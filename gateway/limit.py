@@ -1,0 +1,177 @@
+"""`gateway limit`: shows and changes overrides in the store that the config names, whether or not a gateway runs."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gateway.admission.overrides.applied import COLUMNS as APPLIED
+from gateway.admission.overrides.applied import applied, model_asked, used_of
+from gateway.admission.overrides.asked import place_asked, plan_asked, rule_asked
+from gateway.admission.overrides.desk import Desk
+from gateway.admission.overrides.entry import Entry
+from gateway.admission.overrides.overrides import OVERRIDES, Overrides
+from gateway.admission.overrides.rows import COLUMNS, Which, cells, rows
+from gateway.admission.redis.levels import RedisLevels
+from gateway.admission.redis.settings import RedisSettings
+from gateway.admission.rules import Rulebook
+from gateway.admission.store import StoreUnavailable
+from gateway.clock import SystemClock
+from gateway.command import BAD_CONFIG, FAILED, config_option, fail, load
+from gateway.config import Config, file
+from gateway.errors import InvalidValue, NotFound
+from gateway.identity.principal import Principal
+
+_CLOCK = SystemClock()
+
+_Ask = Callable[[Desk], Coroutine[Any, Any, Iterable[Entry]]]
+_Row = dict[str, Any]
+_Result = TypeVar("_Result")
+
+_whose = click.option("--tenant", required=True, help="Whose limits.")
+_key = click.option("--key", help="Only this key of the tenant.")
+_for = click.option("--for", help="How long, such as 2h. Default: until it is removed.")
+_format = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+
+
+@click.group()
+def limit() -> None:
+    """Show and change limits while gateways run."""
+
+
+@limit.command("set")
+@config_option
+@_whose
+@_key
+@click.option("--rule", required=True, help="The rule to change.")
+@click.option("--requests", type=int, help="The figure of a rule that limits requests.")
+@click.option("--tokens", type=int, help="The figure of a rule that limits tokens.")
+@click.option("--concurrent", type=int, help="The figure of a rule that limits calls at once.")
+@click.option("--shadow/--no-shadow", default=None, help="Whether the rule only counts, and refuses nothing.")
+@_for
+@_format
+def set_rule(path: Path | None, form: str, **asked: Any) -> None:
+    """Change a rule for a tenant or one of its keys, in place of what was set before."""
+    _show(path, form, lambda desk: desk.put(rule_asked(_given(asked), now_s=_CLOCK.now())), asked)
+
+
+@limit.command("plan")
+@config_option
+@_whose
+@_key
+@click.option("--plan", required=True, help="The plan to have.")
+@_for
+@_format
+def set_plan(path: Path | None, form: str, **asked: Any) -> None:
+    """Give a tenant or one of its keys another plan."""
+    _show(path, form, lambda desk: desk.put(plan_asked(_given(asked), now_s=_CLOCK.now())), asked)
+
+
+@limit.command("remove")
+@config_option
+@_whose
+@_key
+@click.option("--rule", help="The rule that is no longer to be changed.")
+@click.option("--plan", is_flag=True, help="The plan is no longer to be another.")
+@_format
+def remove(path: Path | None, form: str, *, plan: bool, **asked: Any) -> None:
+    """Remove what was set: of a rule or of the plan, for a tenant or one of its keys."""
+    if plan == (asked["rule"] is not None):
+        fail("--rule, --plan: give one of them", BAD_CONFIG)
+    _show(path, form, lambda desk: desk.remove(place_asked(_given(asked), of_rule=not plan)), asked)
+
+
+@limit.command("show")
+@config_option
+@click.option("--tenant", help="Only this one. Default: all.")
+@_key
+@click.option("--model", help="Show what applies to calls of this model with --tenant and --key, and what is used.")
+@click.option("--claim", help="The plan that the token claims. With --model.")
+@_format
+def show(path: Path | None, form: str, model: str | None, claim: str | None, **asked: Any) -> None:
+    """Show what was set; or all that applies to one key and model."""
+    if model is None:
+        _show(path, form, lambda desk: desk.entries(), asked)
+    elif None in asked.values():
+        fail("--model: give --tenant and --key too", BAD_CONFIG)
+    else:
+        settings = _load(path)
+        work = _applied(settings, Principal(asked["tenant"], asked["key"], claim), model)
+        _print(_done(path, work), form, APPLIED, _applied_cells)
+
+
+def _show(path: Path | None, form: str, ask: _Ask, asked: dict[str, Any]) -> None:
+    """Do what is asked of the desk, and print what is kept then for the tenant that is meant."""
+    entries = _done(path, _at_desk(_load(path), ask))
+    which = Which(asked["tenant"], asked["key"])
+    _print(list(rows(entries, which, now_s=_CLOCK.now())), form, COLUMNS, cells)
+
+
+async def _at_desk(settings: Config, ask: _Ask) -> Iterable[Entry]:
+    kept = RedisSettings(settings.limits.store, OVERRIDES)
+    try:
+        return await ask(Desk(kept, settings.limits, _CLOCK))
+    finally:
+        await kept.close()
+
+
+async def _applied(settings: Config, principal: Principal, name: str) -> list[_Row]:
+    limits = settings.limits
+    model, pool = model_asked(name, settings.models)
+    rulebook = Rulebook(limits)
+    overrides = Overrides(limits, rulebook, _CLOCK)
+    entries = await _at_desk(settings, Desk.entries)
+    overrides.take({entry.name: entry.value for entry in entries})
+    overrides.close()
+    found = rulebook.applying(principal, model=model, pool=pool)
+    used = await used_of(RedisLevels(limits.store).used, found.limits)
+    return list(applied(found, used, overrides.holding, limits=limits))
+
+
+def _load(path: Path | None) -> Config:
+    settings = load(path)
+    if settings.limits.store == "memory":
+        fail(
+            f"{file.find(path)}: limits.store: overrides are in the gateway's memory; use its /admin/limits instead",
+            BAD_CONFIG,
+        )
+    return settings
+
+
+def _done(path: Path | None, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return what `work` comes to, or end the process with what is wrong."""
+    try:
+        return asyncio.run(work)
+    except InvalidValue as error:
+        fail(f"--{error.param}: {error.message}" if error.param else error.message, BAD_CONFIG)
+    except NotFound as error:
+        fail(error.message, FAILED)
+    except StoreUnavailable as error:
+        fail(f"{file.find(path)}: limits.store: it does not answer: {error.__cause__}", FAILED)
+
+
+def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def _print(found: Sequence[_Row], form: str, header: Sequence[str], line: Callable[[_Row], Sequence[object]]) -> None:
+    if form == "json":
+        text = "".join(f"{json.dumps(row)}\n" for row in found)
+    else:
+        lines = [list(header), *[[_printable(cell) for cell in line(row)] for row in found]]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=True)] for one in lines]
+        text = "".join("  ".join(one).rstrip() + "\n" for one in padded)
+    click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
+
+
+def _applied_cells(row: _Row) -> list[object]:
+    return ["" if row[name] is None else row[name] for name in APPLIED]
+
+
+def _printable(cell: object) -> str:
+    text = str(cell).lower() if isinstance(cell, bool) else str(cell)
+    return text if text.isprintable() else ascii(text)[1:-1]
