@@ -14,10 +14,12 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Literal
 
+from gateway.admission.price import Price
+
 Measure = Literal["requests", "tokens", "concurrency"]
 Kind = Literal["bucket", "day", "month", "lease"]
 Tokens = Literal["total", "input", "output"]
-Unit = Literal["requests", "concurrency"] | Tokens
+Unit = Literal["requests", "concurrency"] | Tokens | Price
 
 # What is used, and a time that the kind gives its meaning: for a bucket since when it has been refilling, for a
 # calendar period until when it lasts, for leases nothing. Both of the moment before the call is charged.
@@ -34,7 +36,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Limit:
     """How much, of what, in which window, and under which key of the store that is counted.
 
-    `window_us` is the length of a bucket's window, 0 for other kinds. `count` says which tokens are meant.
+    `window_us` is the length of a bucket's window, 0 for other kinds. `count` says which tokens are meant, `price` what
+    each counts, where that is not 1.
     Compared by identity: what is worked out of limits once is found again by the tuple of them.
     """
 
@@ -46,6 +49,7 @@ class Limit:
     key: str
     shadow: bool = False
     count: Tokens = "total"
+    price: Price | None = None
 
     def share(self, processes: int) -> "Limit":
         """Return what one of `processes` may admit on its own: an equal part, at least 1 of a limit that is not 0."""
@@ -57,8 +61,8 @@ class Limit:
 
     @property
     def unit(self) -> Unit:
-        """What this counts: calls, calls at once, or those of a call's tokens that `count` says."""
-        return self.count if self.measure == "tokens" else self.measure
+        """What this counts: calls, calls at once, or those of a call's tokens that `count` says, perhaps at a price."""
+        return self.price or self.count if self.measure == "tokens" else self.measure
 
     def reset_after_us(self, used: int, clock_us: int) -> int:
         """Return how long until nothing is used any more, if no more calls come."""

@@ -52,8 +52,16 @@ def _headers(reservation: Reservation, answer: Answer, *, shown: int) -> dict[st
 def _exceeds(limit: Limit, cost: int) -> str:
     if limit.limit == 0:
         return f"Limit {limit.rule} allows none of this: {_allowance(limit)}."
-    advice = "Lower max_tokens or shorten the input." if limit.measure == "tokens" else ""
-    return f"This call needs {cost}, more than limit {limit.rule} allows at all: {_allowance(limit)}. {advice}".rstrip()
+    return f"This call needs {cost}, more than limit {limit.rule} allows at all: {_allowance(limit)}. {_advice(limit)}"
+
+
+def _advice(limit: Limit) -> str:
+    """Return what makes a call count less. Only of tokens a call may need more than 1."""
+    if limit.count == "input" or (limit.price is not None and not limit.price.dearest.completion):
+        return "Shorten the input."
+    if limit.count == "output" or (limit.price is not None and not limit.price.dearest.prompt):
+        return "Lower max_tokens."
+    return "Lower max_tokens or shorten the input."
 
 
 def _reached(limit: Limit, cost: int, level: Level, retry_after_us: int) -> str:
@@ -70,6 +78,7 @@ def _figures(limit: Limit, cost: int, level: Level) -> str:
 def _allowance(limit: Limit) -> str:
     if limit.kind == "lease":
         return f"{limit.limit} calls at once"
-    kind = "" if limit.count == "total" else f"{limit.count} "
+    kind = "weighted " if limit.price is not None else ""
+    kind += "" if limit.count == "total" else f"{limit.count} "
     window = f"in {go_duration(limit.window_us)}" if limit.kind == "bucket" else f"per {limit.kind} (UTC)"
     return f"{limit.limit} {kind}{limit.measure} {window}"

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from gateway.admission.ledger.account import Account
 from gateway.admission.limit import MAX_COUNT, Level, Limit, Unit
+from gateway.admission.price import Price
 from gateway.admission.rules import REMEMBERED
 from gateway.calls.usage import Usage
 
@@ -68,15 +69,19 @@ class Reservation:
             return Settlement(self.call_id, self.account, self.limits, [-cost for cost in self.costs], None, uncertain)
         if usage.prompt < 0 or usage.completion < 0 or usage.prompt + usage.completion > MAX_COUNT:
             prompt, completion, cached, reasoning = [min(max(figure, 0), MAX_COUNT // 2) for figure in usage[:4]]
-            usage = Usage(prompt, completion, cached, reasoning, usage.source)
+            usage = Usage(prompt, completion, min(cached, prompt), min(reasoning, completion), usage.source)
         prompt, completion = usage.prompt, usage.completion
-        used = {"concurrency": 0, "total": prompt + completion, "input": prompt, "output": completion}
+        used: dict[Unit, int] = {
+            "concurrency": 0, "total": prompt + completion, "input": prompt, "output": completion,
+        }  # fmt: skip
         costs = self.costs
+        limits, ended, prices = _ended_by_usage(self.limits)
+        for price in prices:
+            used[price] = min(price.units(*usage[:4]), MAX_COUNT)
         if uncertain:
             charges = [1 if limit.measure == "requests" else used[limit.unit] for limit in self.limits]
             deltas = [charge - cost for charge, cost in zip(charges, costs, strict=True)]
             return Settlement(self.call_id, self.account, self.limits, deltas, usage, uncertain, charges)
-        limits, ended = _ended_by_usage(self.limits)
         deltas = [used[unit] - costs[i] for i, unit in ended]
         return Settlement(self.call_id, self.account, limits, deltas, usage, uncertain)
 
@@ -110,7 +115,13 @@ class Answer:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _ended_by_usage(limits: tuple[Limit, ...]) -> tuple[tuple[Limit, ...], tuple[tuple[int, Unit], ...]]:
-    """Return which of `limits` change where a call ends with a usage: all but requests; where they stand, and units."""
+def _ended_by_usage(
+    limits: tuple[Limit, ...],
+) -> tuple[tuple[Limit, ...], tuple[tuple[int, Unit], ...], tuple[Price, ...]]:
+    """Return which of `limits` change where a call ends with a usage: all but requests.
+
+    Beside them where they stand with what they count, and the prices among that.
+    """
     ended = [(i, limit) for i, limit in enumerate(limits) if limit.measure != "requests"]
-    return tuple([limit for _, limit in ended]), tuple([(i, limit.unit) for i, limit in ended])
+    prices = dict.fromkeys([limit.price for _, limit in ended if limit.price is not None])
+    return tuple([limit for _, limit in ended]), tuple([(i, limit.unit) for i, limit in ended]), tuple(prices)

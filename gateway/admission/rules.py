@@ -11,6 +11,7 @@ from gateway import config
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import Account
 from gateway.admission.limit import MAX_COUNT, Kind, Limit, Measure, Unit
+from gateway.admission.price import UNIT, Price
 from gateway.calls.call import Call
 from gateway.identity.principal import Principal
 
@@ -22,6 +23,9 @@ REMEMBERED = 10_000
 
 # Limits that name neither tenant nor key are everybody's. No tenant's tag is this: those are 32 digits.
 EVERYBODY = "all"
+
+# How the config calls the kinds of token that a price has, in its order.
+_KINDS_OF_PRICE = ("input", "output", "cached", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +110,20 @@ def costs(limits: tuple[Limit, ...], call: Call, *, default_output_tokens: int) 
     """Return what `call` reserves of each limit: 1 call, or the estimated input and the largest output it declared."""
     output = (default_output_tokens if call.output_tokens is None else call.output_tokens) * call.generations
     tokens = call.input_tokens
-    figures = {"requests": 1, "concurrency": 1, "total": tokens + output, "input": tokens, "output": output}
-    return tuple(map(figures.__getitem__, units(limits)))
+    figures: dict[Unit, int] = {
+        "requests": 1, "concurrency": 1, "total": tokens + output, "input": tokens, "output": output,
+    }  # fmt: skip
+    units, dearest = _counted(limits)
+    for price, most in dearest:
+        figures[price] = most.units(tokens, output)
+    return tuple(map(figures.__getitem__, units))
 
 
 @lru_cache(maxsize=REMEMBERED)
-def units(limits: tuple[Limit, ...]) -> tuple[Unit, ...]:
-    """Return what each of `limits` counts."""
-    return tuple([limit.unit for limit in limits])
+def _counted(limits: tuple[Limit, ...]) -> tuple[tuple[Unit, ...], tuple[tuple[Price, Price], ...]]:
+    """Return what each of `limits` counts; and their prices, each with what a call may count at most."""
+    prices = dict.fromkeys([limit.price for limit in limits if limit.price is not None])
+    return tuple([limit.unit for limit in limits]), tuple([(price, price.dearest) for price in prices])
 
 
 def _override(rule: config.Rule, override: config.RuleOverride) -> config.Rule:
@@ -137,6 +147,7 @@ def _limit(rule: config.Rule, tag: str, names: dict[str, str]) -> Limit:
     name, figure = _measure(rule)
     measure: Measure = "requests" if name == "requests" else "tokens" if name == "tokens" else "concurrency"
     window_us = round(rule.window * 1_000_000) if isinstance(rule.window, float) else 0
+    price = _price(rule)
     kind: Kind = "lease" if rule.window is None else "bucket" if isinstance(rule.window, float) else rule.window
     return Limit(
         rule=rule.name,
@@ -144,10 +155,25 @@ def _limit(rule: config.Rule, tag: str, names: dict[str, str]) -> Limit:
         kind=kind,
         limit=min(figure, MAX_COUNT),
         window_us=window_us,
-        key=_key(rule, f"{measure}-{rule.count}-{window_us or kind}", tag, names),
+        key=_key(rule, f"{measure}-{_tokens_of(rule, price)}-{window_us or kind}", tag, names),
         shadow=rule.shadow,
         count=rule.count,
+        price=price,
     )
+
+
+def _price(rule: config.Rule) -> Price | None:
+    """Return the price of `rule`, None where every token that it counts counts 1. What it does not count is free."""
+    plain = Price(*[UNIT * (kind in config.KINDS[rule.count]) for kind in _KINDS_OF_PRICE])
+    found = Price(
+        *[round(rule.weights.of(kind) * UNIT) * (kind in config.KINDS[rule.count]) for kind in _KINDS_OF_PRICE]
+    )
+    return None if found == plain else found
+
+
+def _tokens_of(rule: config.Rule, price: Price | None) -> str:
+    """Return which tokens `rule` counts, and for how much each."""
+    return rule.count if price is None else "-".join(map(str, (rule.count, *price)))
 
 
 def _key(rule: config.Rule, units: str, tag: str, names: dict[str, str]) -> str:

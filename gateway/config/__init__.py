@@ -2,6 +2,7 @@
 
 from gateway.config.auth import DEVELOPMENT_ISSUER, Algorithm, Auth, Claims, Issuer
 from gateway.config.limits import (
+    KINDS,
     MAX_WINDOW_S,
     MIN_WINDOW_S,
     KeyEntry,
@@ -21,6 +22,7 @@ from gateway.config.timeouts import Timeouts, TimeoutsOverride
 __all__ = [
     "BLOCKED_FIELDS",
     "DEVELOPMENT_ISSUER",
+    "KINDS",
     "MAX_WINDOW_S",
     "MIN_WINDOW_S",
     "Algorithm",

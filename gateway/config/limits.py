@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictStr, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictStr, StringConstraints, model_validator
 
 from gateway.config import units
 from gateway.config.section import Count, Duration, Name, Positive, Section
@@ -10,10 +10,43 @@ from gateway.config.section import Count, Duration, Name, Positive, Section
 Per = Literal["key", "tenant", "model", "pool"]
 MIN_WINDOW_S = 0.1
 MAX_WINDOW_S = 366 * 86400.0
+WEIGHT_DECIMALS = 3
 
 
 def _window(value: object) -> object:
     return value if value in {"day", "month"} else units.seconds(value)
+
+
+def _weight(value: float) -> float:
+    if round(value, WEIGHT_DECIMALS) != value:
+        raise ValueError(f"expected at most {WEIGHT_DECIMALS} decimals")
+    return value
+
+
+Weight = Annotated[float, Field(strict=True, ge=0, le=1000), AfterValidator(_weight)]
+
+
+class Weights(Section):
+    """What a token of each kind counts. None: `cached` as `input`, `reasoning` as `output`."""
+
+    input: Weight = 1.0
+    cached: Weight | None = None
+    output: Weight = 1.0
+    reasoning: Weight | None = None
+
+    def of(self, kind: str) -> float:
+        """Return the weight of `kind`, whether it stands here or not."""
+        weight: float | None = getattr(self, kind)
+        return self.of(_PART_OF[kind]) if weight is None else weight
+
+
+_PART_OF = {"cached": "input", "reasoning": "output"}
+# The kinds that each `count` counts.
+KINDS = {
+    "total": ("input", "cached", "output", "reasoning"),
+    "input": ("input", "cached"),
+    "output": ("output", "reasoning"),
+}
 
 
 class Rule(Section):
@@ -26,6 +59,7 @@ class Rule(Section):
     concurrent: Count | None = None
     window: Annotated[float | Literal["day", "month"] | None, BeforeValidator(_window)] = None
     count: Literal["total", "input", "output"] = "total"
+    weights: Weights = Weights()
     shadow: StrictBool = False
     models: tuple[Name, ...] = ()
 
@@ -42,6 +76,13 @@ class Rule(Section):
             raise ValueError("window: expected between 100ms and 366d")
         if self.count != "total" and self.tokens is None:
             raise ValueError("count: only with tokens")
+        if self.weights.model_fields_set and self.tokens is None:
+            raise ValueError("weights: only with tokens")
+        for kind in KINDS["total"]:
+            if kind in self.weights.model_fields_set and kind not in KINDS[self.count]:
+                raise ValueError(f"weights.{kind}: this rule counts {self.count} tokens only")
+        if not any(self.weights.of(kind) for kind in KINDS[self.count]):
+            raise ValueError("weights: all are 0, so that the rule counts nothing")
         if len(set(self.per)) != len(self.per):
             raise ValueError("per: the same word stands here twice")
         return self

@@ -1,6 +1,7 @@
 """Limits as clients meet them: what 429 says, and that each call is charged once, what it used."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ import pytest
 from tests.doors import CHAT, COMPLETIONS, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.envelope import error_of
-from tests.transcripts import answer, chat, chat_role, chunked, head, http, sse, transcript
+from tests.transcripts import DONE, answer, chat, chat_role, chunked, head, http, sse, transcript, usage_of
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}
 HOUR: dict[str, Any] = {"per": ["key"], "window": "1h"}
+DAY: dict[str, Any] = {"per": ["key"], "window": "day"}
 
 
 def plan(*rules: dict[str, Any], **rest: Any) -> dict[str, Any]:
@@ -232,6 +234,35 @@ async def test_what_was_reserved_and_not_used_is_there_for_the_next_call(
     error_of(reply, 429, "rate_limit_exceeded", "tokens")
     assert shown(reply, "tokens") == (100, 96)
     assert shown(await door.post(CHAT, ASK | {"max_tokens": 96}), "tokens") == (100, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_tokens_count_at_their_weights_and_are_booked_as_they_are(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, stream: bool
+) -> None:
+    told = {
+        **usage_of((200, 30)),
+        "prompt_tokens_details": {"cached_tokens": 155},
+        "completion_tokens_details": {"reasoning_tokens": 10},
+    }
+    scripted_engine.answer(
+        sse([chat("Hi", finish_reason="stop", usage=told), DONE])
+        if stream
+        else http(json.dumps({"choices": [{"message": {"content": "Hi"}}], "usage": told}).encode())
+    )
+    weights = {"cached": 0.1, "output": 4, "reasoning": 6}
+    door = await open_door(scripted_engine.url, **plan(DAY | {"tokens": 1000, "weights": weights}))
+    first = await door.post(CHAT, STREAM if stream else ASK)
+    assert first.status == 200
+    assert 1000 - 50 * 6 - 60 < shown(first, "tokens")[1] < 1000 - 50 * 6
+    await door.idle()
+    reply = await door.post(CHAT, ASK | {"max_tokens": 200})
+    assert "1000 weighted tokens per day" in error_of(reply, 429, "request_exceeds_limit", "insufficient_quota")
+    # 45 + 15.5 + 20 * 4 + 10 * 6, rounded up
+    assert shown(reply, "tokens") == (1000, 1000 - 201)
+    (booked,) = (await door.get("/v1/usage")).json()["data"]
+    names = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+    assert [booked[name] for name in names] == [200, 155, 30, 10]
 
 
 async def test_a_refused_call_takes_nothing_of_the_limits_it_fits(

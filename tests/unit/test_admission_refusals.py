@@ -1,11 +1,13 @@
 """What a refused client is told: the error, its figures, and when to come back."""
 
 import json
+from typing import Any
 
 import pytest
 
 from gateway import errors
 from gateway.admission.limit import Level, Limit
+from gateway.admission.price import Price
 from gateway.admission.refusals import refusal
 from gateway.admission.reservation import Answer
 from tests.limiting import NOON_US, SECOND, limit, reservation
@@ -97,6 +99,28 @@ def test_a_call_larger_than_a_whole_limit_can_never_be_admitted() -> None:
     assert answer.headers["x-should-retry"] == "false"
     assert "Retry-After" not in answer.headers
     assert answer.headers["x-ratelimit-remaining-tokens"] == "1000"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"price": Price(1000, 4000, 100, 4000)},
+            "1000 weighted tokens in 1m0s. Lower max_tokens or shorten the input.",
+        ),
+        ({"price": Price(1000, 0, 100, 0)}, "1000 weighted tokens in 1m0s. Shorten the input."),
+        ({"price": Price(0, 2000, 0, 0)}, "1000 weighted tokens in 1m0s. Lower max_tokens."),
+        ({"count": "input"}, "1000 input tokens in 1m0s. Shorten the input."),
+        ({"count": "output"}, "1000 output tokens in 1m0s. Lower max_tokens."),
+        (
+            {"count": "output", "price": Price(0, 4000, 0, 4000)},
+            "1000 weighted output tokens in 1m0s. Lower max_tokens.",
+        ),
+    ],
+)
+def test_units_are_named_and_advice_is_of_use(changes: dict[str, Any], says: str) -> None:
+    answer = refused((limit("bucket", 1000, rule="credits", **changes), 1001, (0, 0)))
+    assert error(answer)["message"] == f"This call needs 1001, more than limit credits allows at all: {says}"
 
 
 def test_a_limit_of_nothing_says_so() -> None:

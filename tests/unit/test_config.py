@@ -76,6 +76,27 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ("limits.plans.a", [{"name": "x", "window": "1m"}], "limits.plans.a[0]: expected exactly one of requests"),
         ("limits.plans.a", [{"name": "x", "requests": 1}], "limits.plans.a[0]: window: needed with requests"),
         ("limits.plans.a", [{"name": "x", "concurrent": 1, "window": "1m"}], "limits.plans.a[0]: window: needed"),
+        (
+            "limits.plans.a",
+            [{"name": "x", "requests": 1, "window": "1m", "weights": {"input": 2}}],
+            "limits.plans.a[0]: weights: only with tokens",
+        ),
+        *[
+            ("limits.plans.a", [{"name": "x", "tokens": 1, "window": "1m", **rule}], f"limits.plans.a[0]{says}")
+            for rule, says in (
+                ({"weights": {"outptu": 2}}, ".weights.outptu: is not a key of this section"),
+                ({"weights": {"output": 1000.5}}, ".weights.output: "),
+                ({"weights": {"output": -1}}, ".weights.output: "),
+                ({"weights": {"output": True}}, ".weights.output: "),
+                ({"weights": {"output": "4"}}, ".weights.output: "),
+                ({"weights": {"output": float("nan")}}, ".weights.output: "),
+                ({"weights": {"cached": 0.0625}}, ".weights.cached: expected at most 3 decimals"),
+                ({"weights": {"output": 4}, "count": "input"}, ": weights.output: this rule counts input tokens only"),
+                ({"weights": {"cached": 0}, "count": "output"}, ": weights.cached: this rule counts output tokens"),
+                ({"weights": {"input": 0, "output": 0}}, ": weights: all are 0, so that the rule counts nothing"),
+                ({"weights": {"input": 0}, "count": "input"}, ": weights: all are 0"),
+            )
+        ],
         ("limits.tenants", {"acme": {"plan": "gold"}}, "limits: tenants.acme.plan: there is no plan 'gold'"),
         (
             "limits.tenants",

@@ -1,5 +1,6 @@
 """The worked example of docs/limits.md, replayed line by line."""
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -9,6 +10,7 @@ from gateway import config, errors
 from gateway.admission.admission import Admission
 from gateway.admission.memory import MemoryStore
 from gateway.admission.permit import Permit
+from gateway.admission.rules import Rulebook
 from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.identity.principal import Principal
@@ -56,6 +58,21 @@ class Replay:
         assert permit is not None
         assert f"{prompt} + {completion} tokens" in self.lines.pop(0)[1]
         permit.settle(Usage(prompt=prompt, completion=completion))
+
+
+def test_the_weighted_calls_count_what_is_told() -> None:
+    rules = yaml.safe_load(block_in(section("limits", "Weights"), "limits:"))["limits"]["plans"]["standard"]
+    book = Rulebook(config.Limits.model_validate({"plans": {"standard": rules}}))
+    (limit,) = book.applying(Principal("acme", "key-1"), model="m", pool="p").limits
+    assert limit.price is not None
+    told = [row for row in rows(section("limits", "Weights")) if row[0].startswith(("reserves", "used"))]
+    assert len(told) == 4
+    for call, counts in told:
+        parts = {kind: int(tokens) for tokens, kind in re.findall(r"(\d+) (cached|reasoning)", call)}
+        prompt, completion = map(int, re.findall(r"(?:used|\+|reserves|and) (\d+)", call))
+        price = limit.price if call.startswith("used") else limit.price.dearest
+        units = price.units(prompt, completion, parts.get("cached", 0), parts.get("reasoning", 0))
+        assert units == int(counts), call
 
 
 async def test_the_worked_example_is_what_happens() -> None:

@@ -162,6 +162,38 @@ def test_rules_of_one_name_that_count_different_things_do_not_share_a_count() ->
     assert len(set(found)) == len(variants)
 
 
+@pytest.mark.parametrize(
+    ("weights", "count", "price"),
+    [
+        ({}, "total", None),
+        ({"input": 1, "cached": 1.0, "output": 1.0, "reasoning": None}, "total", None),
+        ({"input": 1}, "input", None),
+        ({"cached": 0.1}, "total", (1000, 1000, 100, 1000)),
+        ({"output": 4}, "total", (1000, 4000, 1000, 4000)),
+        ({"input": 0.001, "output": 1000, "reasoning": 0}, "total", (1, 1_000_000, 1, 0)),
+        ({"cached": 0}, "input", (1000, 0, 0, 0)),
+        ({"reasoning": 2.5}, "output", (0, 1000, 0, 2500)),
+    ],
+)
+def test_kinds_without_a_weight_count_as_what_they_are_part_of(
+    weights: dict[str, float], count: str, price: tuple[int, ...] | None
+) -> None:
+    weighted = applying(rulebook(plans={"standard": [{**TOKENS, "count": count, "weights": weights}]}))
+    assert [limit.price for limit in weighted.limits] == [price]
+    plain = applying(rulebook(plans={"standard": [{**TOKENS, "count": count}]}))
+    assert (keys(weighted) == keys(plain)) == (price is None)
+
+
+def test_other_weights_are_another_count_and_equal_ones_of_two_plans_the_same() -> None:
+    one, same, other = (
+        {**TOKENS, "weights": {"output": output, "cached": cached}, "tokens": figure}
+        for output, cached, figure in ((4, 0.1, 10), (4.0, 0.1, 20), (4, 0.2, 10))
+    )
+    book = rulebook(plans={"standard": [one], "same": [same], "other": [other]})
+    assert keys(applying(book)) == keys(applying(book, plan="same"))
+    assert keys(applying(book)) != keys(applying(book, plan="other"))
+
+
 @given(st.lists(st.text(st.characters(exclude_categories=())), min_size=2, max_size=2, unique=True))
 def test_keys_hold_no_clients_text_and_differ_for_different_clients(names: list[str]) -> None:
     book = rulebook()
@@ -219,6 +251,13 @@ def test_a_call_that_declares_no_output_reserves_the_models_default_for_each_gen
 
 def test_a_call_that_declares_no_output_at_all_reserves_none() -> None:
     assert costs(every_kind(), call(output=0), default_output_tokens=9) == (1, 7, 7, 0, 1)
+
+
+def test_a_price_is_reserved_at_the_dearer_of_what_a_token_may_turn_out_to_be() -> None:
+    weights = [{"output": 4}, {"reasoning": 6, "output": 0.5}, {"cached": 0.1}, {"cached": 3, "output": 0}]
+    rules = [{**TOKENS, "name": f"rule-{i}", "weights": weight} for i, weight in enumerate(weights)]
+    limits = applying(rulebook(plans={"standard": [SMALL, *rules, TOKENS]})).limits
+    assert costs(limits, call(output=50), default_output_tokens=9) == (1, 207, 307, 57, 21, 57)
 
 
 def test_this_processes_share_of_a_limit_is_an_equal_part_and_at_least_one_but_nothing_of_nothing() -> None:
