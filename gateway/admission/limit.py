@@ -21,6 +21,9 @@ Kind = Literal["bucket", "day", "month", "lease"]
 Tokens = Literal["total", "input", "output"]
 Unit = Literal["requests", "concurrency"] | Tokens | Price
 
+# All but prices, in the order in which a call's figures are listed.
+UNITS: tuple[Unit, ...] = ("requests", "concurrency", "total", "input", "output")
+
 # What is used, and a time that the kind gives its meaning: for a bucket since when it has been refilling, for a
 # calendar period until when it lasts, for leases nothing. Both of the moment before the call is charged.
 Level = tuple[int, int]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gateway.admission.ledger.account import Account
-from gateway.admission.limit import MAX_COUNT, Level, Limit, Unit
+from gateway.admission.limit import MAX_COUNT, Level, Limit
 from gateway.admission.price import Price
-from gateway.admission.rules import REMEMBERED
+from gateway.admission.rules import REMEMBERED, counted
 from gateway.calls.usage import Usage
 
 # A record of a reservation lasts as long as the longest outage that is survived, so that a settlement that was held
@@ -71,18 +71,16 @@ class Reservation:
             prompt, completion, cached, reasoning = [min(max(figure, 0), MAX_COUNT // 2) for figure in usage[:4]]
             usage = Usage(prompt, completion, min(cached, prompt), min(reasoning, completion), usage.source)
         prompt, completion = usage.prompt, usage.completion
-        used: dict[Unit, int] = {
-            "concurrency": 0, "total": prompt + completion, "input": prompt, "output": completion,
-        }  # fmt: skip
-        costs = self.costs
+        used = [1, 0, prompt + completion, prompt, completion]
         limits, ended, prices = _ended_by_usage(self.limits)
-        for price in prices:
-            used[price] = min(price.units(*usage[:4]), MAX_COUNT)
+        if prices:
+            used += [min(price.units(*usage[:4]), MAX_COUNT) for price in prices]
+        costs = self.costs
         if uncertain:
-            charges = [1 if limit.measure == "requests" else used[limit.unit] for limit in self.limits]
+            charges = [used[place] for place in counted(self.limits)[0]]
             deltas = [charge - cost for charge, cost in zip(charges, costs, strict=True)]
             return Settlement(self.call_id, self.account, self.limits, deltas, usage, uncertain, charges)
-        deltas = [used[unit] - costs[i] for i, unit in ended]
+        deltas = [used[place] - costs[i] for i, place in ended]
         return Settlement(self.call_id, self.account, limits, deltas, usage, uncertain)
 
     def enforced(self) -> "Reservation":
@@ -117,11 +115,11 @@ class Answer:
 @lru_cache(maxsize=REMEMBERED)
 def _ended_by_usage(
     limits: tuple[Limit, ...],
-) -> tuple[tuple[Limit, ...], tuple[tuple[int, Unit], ...], tuple[Price, ...]]:
+) -> tuple[tuple[Limit, ...], tuple[tuple[int, int], ...], tuple[Price, ...]]:
     """Return which of `limits` change where a call ends with a usage: all but requests.
 
-    Beside them where they stand with what they count, and the prices among that.
+    Beside them where each stands, and what it counts among the call's figures; and the prices of all.
     """
-    ended = [(i, limit) for i, limit in enumerate(limits) if limit.measure != "requests"]
-    prices = dict.fromkeys([limit.price for _, limit in ended if limit.price is not None])
-    return tuple([limit for _, limit in ended]), tuple([(i, limit.unit) for i, limit in ended]), tuple(prices)
+    places, prices, _ = counted(limits)
+    ended = [(i, place) for i, place in enumerate(places) if limits[i].measure != "requests"]
+    return tuple([limits[i] for i, _ in ended]), tuple(ended), prices

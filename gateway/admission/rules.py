@@ -10,7 +10,7 @@ from functools import lru_cache
 from gateway import config
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import Account
-from gateway.admission.limit import MAX_COUNT, Kind, Limit, Measure, Unit
+from gateway.admission.limit import MAX_COUNT, UNITS, Kind, Limit, Measure
 from gateway.admission.price import UNIT, Price
 from gateway.calls.call import Call
 from gateway.identity.principal import Principal
@@ -110,20 +110,23 @@ def costs(limits: tuple[Limit, ...], call: Call, *, default_output_tokens: int) 
     """Return what `call` reserves of each limit: 1 call, or the estimated input and the largest output it declared."""
     output = (default_output_tokens if call.output_tokens is None else call.output_tokens) * call.generations
     tokens = call.input_tokens
-    figures: dict[Unit, int] = {
-        "requests": 1, "concurrency": 1, "total": tokens + output, "input": tokens, "output": output,
-    }  # fmt: skip
-    units, dearest = _counted(limits)
-    for price, most in dearest:
-        figures[price] = most.units(tokens, output)
-    return tuple(map(figures.__getitem__, units))
+    figures = [1, 1, tokens + output, tokens, output]
+    places, _, dearest = counted(limits)
+    if dearest:
+        figures += [price.units(tokens, output) for price in dearest]
+    return tuple(map(figures.__getitem__, places))
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _counted(limits: tuple[Limit, ...]) -> tuple[tuple[Unit, ...], tuple[tuple[Price, Price], ...]]:
-    """Return what each of `limits` counts; and their prices, each with what a call may count at most."""
-    prices = dict.fromkeys([limit.price for limit in limits if limit.price is not None])
-    return tuple([limit.unit for limit in limits]), tuple([(price, price.dearest) for price in prices])
+def counted(limits: tuple[Limit, ...]) -> tuple[tuple[int, ...], tuple[Price, ...], tuple[Price, ...]]:
+    """Return for each of `limits` the place of what it counts among a call's figures.
+
+    Those are `UNITS`, and behind them what the call counts at each of the prices that come second. Third are these
+    prices at their dearest.
+    """
+    prices = tuple(dict.fromkeys([limit.price for limit in limits if limit.price is not None]))
+    units = (*UNITS, *prices)
+    return tuple([units.index(limit.unit) for limit in limits]), prices, tuple([price.dearest for price in prices])
 
 
 def _override(rule: config.Rule, override: config.RuleOverride) -> config.Rule:
