@@ -107,6 +107,7 @@ class Gateway:
         self._prober = Prober(self._pools.values(), self._session, chance)
         self._lag = LoopLag(self._metrics.event_loop_lag, clock)
         catalog = Catalog(settings.models, self._pools)
+        self._metrics.watch_estimates(catalog.bytes_per_token)
         self._pipeline = Pipeline(
             self._authenticator,
             catalog,

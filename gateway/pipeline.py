@@ -7,6 +7,7 @@ from contextlib import nullcontext, suppress
 
 from gateway.admission.admission import Admission
 from gateway.calls.call import Call
+from gateway.calls.call import Endpoint as CallEndpoint
 from gateway.calls.features import check_features
 from gateway.calls.media_type import check_media_type
 from gateway.calls.parse import parse
@@ -127,6 +128,7 @@ class Pipeline:
                 trail.outcome = attempts.outcome(client_gone=trail.client_gone)
                 if trail.outcome is not None:
                     permit.settle(trail.outcome.usage)
+                    model.estimate.learn(call.text_bytes, trail.outcome.usage)
 
     async def authenticate(self, request: Request, trail: Trail) -> Principal:
         """Return who is calling, before anything of the body is read."""
@@ -207,7 +209,8 @@ class Pipeline:
                 answer.close_after()  # so that the client stops sending the rest
                 raise
             trail.body_wait_s = self._clock.monotonic() - began
-        return parse("chat" if trail.endpoint == "chat" else "completions", body, requests=self._requests)
+        endpoint: CallEndpoint = "chat" if trail.endpoint == "chat" else "completions"
+        return parse(endpoint, body, requests=self._requests, estimates=self._catalog.estimates)
 
     def _refuse(self, answer: Answer, trail: Trail, refusal: Refusal) -> None:
         """Answer with an error; where an answer is under way already, cut it instead of writing a second head."""

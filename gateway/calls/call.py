@@ -22,9 +22,11 @@ class Call(NamedTuple):
 
     A named tuple: a frozen dataclass sets each field by a call of its own, and takes twice as long to make.
 
-    `model` is as the client wrote it. `input_tokens` is an estimate from bytes. `output_tokens` is the largest output
-    that the client declared for one choice, None when it declared none. `generations` is how many outputs the engine
-    may generate: `prompts` times the larger of n and best_of; `choices` how many the answer carries: `prompts` times n.
+    `model` is as the client wrote it. `input_tokens` is an estimate, but of token ids; `text_bytes` is what it was made
+    of, 0 where an engine's own count would teach nothing: ids, or parts that are not text. `output_tokens` is the
+    largest output that the client declared for one choice, None when it declared none. `generations` is how many
+    outputs the engine may generate: `prompts` times the larger of n and best_of; `choices` how many the answer carries:
+    `prompts` times n.
     `tool_choice` and `content_parts` (one per distinct type) are what `check_features` holds against the model.
     """
 
@@ -39,5 +41,6 @@ class Call(NamedTuple):
     choices: int = 1
     generations: int = 1
     prompts: int = 1
+    text_bytes: int = 0
     tool_choice: ToolChoice | None = None
     content_parts: tuple[ContentPart, ...] = ()

@@ -13,12 +13,12 @@ _STAND_IN = {"type": "text", "text": ""}
 class Content(NamedTuple):
     """What the parts of all messages amount to.
 
-    `parts` has the first of each type. `media` counts the parts that are not text, and `media_size` the characters of
-    their strings: pictures and sound travel as base64, which says nothing about tokens.
+    `parts` has the first of each type. `media` has the type of each part that is not text, and `media_size` the
+    characters of their strings: pictures and sound travel as base64, which says nothing about tokens.
     """
 
     parts: tuple[ContentPart, ...] = ()
-    media: int = 0
+    media: Sequence[str] = ()
     media_size: int = 0
 
 
@@ -41,14 +41,15 @@ def described(body: dict[str, Any]) -> dict[str, Any]:
 
 def _read_parts(messages: Sequence[dict[str, Any]], in_parts: Sequence[int]) -> Content:
     first: dict[str, ContentPart] = {}
-    media = media_size = 0
+    media: list[str] = []
+    media_size = 0
     for index in in_parts:
         for position, part in enumerate(messages[index]["content"]):
             kind = part["type"]
             if kind not in first:
                 first[kind] = ContentPart(kind, f"messages[{index}].content[{position}]")
             if kind != "text":
-                media += 1
+                media.append(kind)
                 media_size += _size_of_strings(part)
     return Content(tuple(first.values()), media, media_size)
 

@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-# English text and JSON syntax, with every tokenizer in use: about so many. What an engine counted takes its place.
+# English text and JSON syntax, with every tokenizer in use: about so many. Of prompts each model learns its own figure.
 BYTES_PER_TOKEN = 4
 
 

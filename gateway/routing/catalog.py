@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gateway.calls.estimate import Estimate
 from gateway.config import ModelEntry, Timeouts
 from gateway.errors import ModelNotFound
 from gateway.identity.principal import Principal
@@ -12,12 +13,16 @@ from gateway.routing.replica import Replica
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A configured model: its name, its entry in config.yaml, its pool, and the timeouts that both make together."""
+    """A configured model: its name, its entry in config.yaml, its pool, and the timeouts that both make together.
+
+    `estimate` is what was learned of its prompts.
+    """
 
     name: str
     entry: ModelEntry
     pool: Pool
     timeouts: Timeouts
+    estimate: Estimate
 
     def name_at(self, replica: Replica) -> str:
         """What the engine on this replica calls the model."""
@@ -25,13 +30,14 @@ class Model:
 
 
 class Catalog:
-    """All models of this gateway."""
+    """All models of this gateway. `estimates` has each model's by all its names."""
 
     def __init__(self, entries: Mapping[str, ModelEntry], pools: Mapping[str, Pool]) -> None:
         self._models = {name: _model(name, entry, pools[entry.pool]) for name, entry in entries.items()}
         self._by_name = dict(self._models)
         for model in self._models.values():
             self._by_name.update(dict.fromkeys(model.entry.aliases, model))
+        self.estimates = {name: model.estimate for name, model in self._by_name.items()}
 
     def resolve(self, name: str, principal: Principal) -> Model:
         """Return the model that `name` means to this principal.
@@ -45,10 +51,14 @@ class Catalog:
             raise ModelNotFound(f"The model {shown!r} does not exist or you do not have access to it.", param="model")
         return model
 
+    def bytes_per_token(self) -> Iterable[tuple[str, float]]:
+        """Return by how many bytes of a body each model, by its name, reserves a token now; from any thread."""
+        return [(name, model.estimate.bytes_per_token) for name, model in self._models.items()]
+
     def permitted(self, principal: Principal) -> Iterable[Model]:
         """Return the models that this principal may use, in the order of config.yaml."""
         return [model for model in self._models.values() if principal.may_use(model.name)]
 
 
 def _model(name: str, entry: ModelEntry, pool: Pool) -> Model:
-    return Model(name, entry, pool, pool.timeouts.changed(entry.timeouts))
+    return Model(name, entry, pool, pool.timeouts.changed(entry.timeouts), Estimate(entry.media_tokens))

@@ -228,6 +228,12 @@ class Metrics:
         """Show, at each scrape, what `read` then says of settings. To be called once; `read` runs in a thread."""
         self.registry.register(SettingsCollector(read))
 
+    def watch_estimates(self, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        """Show, at each scrape, what `read` then says of each model. To be called once; `read` runs in a thread."""
+        meaning = "Bytes of a body for which a token of its prompt is reserved, as learned from the model's calls."
+        empty = partial(GaugeMetricFamily, "gateway_bytes_per_token", meaning, labels=("model",))
+        self.registry.register(Scraped(empty, lambda family: add(family, [((m,), n) for m, n in read()])))
+
     def auth_failure(self, reason: str) -> None:
         """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""
         self._auth_failures[reason,] += 1

@@ -81,7 +81,7 @@ class Scraped(Collector, Generic[_Family]):
         yield family
 
 
-def add(family: CounterMetricFamily | GaugeMetricFamily, numbers: Iterable[tuple[Labels, int]]) -> None:
+def add(family: CounterMetricFamily | GaugeMetricFamily, numbers: Iterable[tuple[Labels, float]]) -> None:
     """Add each number under its label values to a scrape's family."""
     for labels, number in numbers:
         family.add_metric(_words(labels), number)

@@ -10,8 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway import config
 from gateway.calls.call import Call, ContentPart, Endpoint
+from gateway.calls.estimate import TOKENS_PER_MEDIA, Estimate
 from gateway.calls.features import check_features
-from gateway.calls.parse import TOKENS_PER_MEDIA, parse
+from gateway.calls.parse import parse
 from gateway.errors import BadRequest, InvalidJson, InvalidValue, UnsupportedValue
 from gateway.schemas.chat import ChatCompletionRequestBody
 from gateway.schemas.completions import CompletionRequestBody
@@ -48,6 +49,7 @@ def test_a_plain_call() -> None:
         include_usage=False,
         continuous_usage=False,
         input_tokens=len(body) // 4,
+        text_bytes=len(body),
         output_tokens=None,
     )
 
@@ -121,6 +123,25 @@ def test_token_ids_are_counted_and_text_is_estimated() -> None:
     assert 1000 <= completion(prompt="word" * 1000).input_tokens <= 1050
     assert 1000 <= completion(prompt=["word" * 500, "word" * 500]).input_tokens <= 1050
     assert 1000 <= chat(messages=[{"role": "user", "content": "word" * 1000}]).input_tokens <= 1050
+
+
+def test_text_is_estimated_by_what_its_model_has_learned_and_its_size_is_kept_to_learn_from() -> None:
+    learned = Estimate()
+    learned.bytes_per_token = 2.5
+    bodies: dict[Endpoint, bytes] = {"chat": chat_body(), "completions": b'{"model":"m","prompt":"Hi"}'}
+    for endpoint, body in bodies.items():
+        call = parse(endpoint, body, requests=REQUESTS, estimates={"m": learned, "other": Estimate()})
+        assert (call.input_tokens, call.text_bytes) == (int(len(body) / 2.5), len(body))
+    ids = parse("completions", b'{"model":"m","prompt":[1,2,3]}', requests=REQUESTS, estimates={"m": learned})
+    assert (ids.input_tokens, ids.text_bytes) == (3, 0)
+
+
+def test_media_count_what_the_model_says_of_their_kind_and_teach_nothing() -> None:
+    estimates = {"m": Estimate({"image_url": 7, "video_url": 50_000})}
+    body = chat_body(messages=parts("text", "image_url", "image_url", "video_url", "file"))
+    call = parse("chat", body, requests=REQUESTS, estimates=estimates)
+    assert call.input_tokens == (len(body) - 2 * len("https://a")) // 4 + 7 + 7 + 50_000 + TOKENS_PER_MEDIA
+    assert call.text_bytes == 0
 
 
 def test_pictures_count_as_pictures_however_heavy() -> None:

@@ -15,7 +15,7 @@ from gateway.admission.limit import Measure
 from gateway.admission.overrides import asked, desk
 from gateway.admission.redis import backlog, lane
 from gateway.admission.settings import watcher
-from gateway.calls import parse, strict_json
+from gateway.calls import estimate, strict_json
 from gateway.identity import claims, header, keyset, peek, remembered, sources
 from gateway.identity.refused import Reason, reason_of
 from gateway.relay import events, exchange, failure, outcome
@@ -123,7 +123,10 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
         ("errors", f"no more than {exchange.MAX_HELD_BYTES // 2**10} KiB is read"),
         ("streams", f"an event over {events.MAX_EVENT_BYTES // 2**20} MiB"),
         ("streams", f"{events.MAX_EVENT_BYTES // 2**20} MiB are kept"),
-        ("limits", f"and {parse.TOKENS_PER_MEDIA} for each picture"),
+        ("limits", f"and {estimate.TOKENS_PER_MEDIA} for each picture"),
+        ("limits", f"{estimate.FEWEST_BYTES:g} to {estimate.MOST_BYTES:g} bytes"),
+        ("limits", f"at most {100 * estimate.STEP:.1f} %, and by less below {estimate.FULL_STEP_BYTES // 2**10} KiB"),
+        ("limits", f"divided by {estimate.MARGIN:g}"),
         ("limits", f"in memory, {backlog.MAX_WAITING:,} at most"),
         ("limits", f"waiting settlements get {lane.CLOSE_WITHIN_S:g} s"),
         ("limits", f"{queue.MAX_UNWRITTEN // 2**20} MiB wait in memory. A file takes {journal.MAX_BYTES // 2**30} GiB"),
