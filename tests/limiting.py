@@ -189,9 +189,10 @@ async def timed_memory() -> AsyncIterator[TimedStore]:
 
 
 @asynccontextmanager
-async def timed_redis(server: StoreServer) -> AsyncIterator[TimedStore]:
+async def timed_redis(server: StoreServer, url: str | None = None) -> AsyncIterator[TimedStore]:
+    """A store in `server`, under another URL than its own where there is one."""
     store = RedisStore(
-        server.url,
+        url or server.url,
         SystemClock(),
         timeout_s=2,
         lease_s=LEASE_S,

@@ -117,10 +117,9 @@ class StoreCluster:
         return redis.RedisCluster(host="127.0.0.1", port=node.port)
 
     def flush(self) -> None:
-        """Forget all keys and scripts."""
+        """Forget all keys."""
         for node in self.masters:
-            ask(node, "FLUSHALL")
-            ask(node, "SCRIPT", "FLUSH")
+            node.flush()
 
     def id_of(self, node: StoreServer) -> str:
         return _text(ask(node, "CLUSTER", "MYID"))
@@ -206,7 +205,7 @@ def shared_store_cluster() -> Iterator[StoreCluster]:
 
 @pytest.fixture
 def store_cluster(shared_store_cluster: StoreCluster) -> StoreCluster:
-    """The same without keys or scripts."""
+    """The same without keys."""
     shared_store_cluster.flush()
     return shared_store_cluster
 

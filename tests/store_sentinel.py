@@ -140,10 +140,8 @@ def shared_store_sentinels() -> Iterator[StoreSentinels]:
 
 @pytest.fixture
 def store_sentinels(shared_store_sentinels: StoreSentinels) -> StoreSentinels:
-    """The same without keys or scripts."""
-    with shared_store_sentinels.master.client() as client:
-        client.flushall()
-        client.script_flush()
+    """The same without keys."""
+    shared_store_sentinels.master.flush()
     return shared_store_sentinels
 
 

@@ -63,6 +63,11 @@ class StoreServer:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def flush(self) -> None:
+        """Forget all keys."""
+        with self.client() as client:
+            client.flushall()
+
     def client(self, **options: object) -> redis.Redis:
         return redis.Redis(port=self.port, **options)  # type: ignore[arg-type] # passed on as they are
 
@@ -97,8 +102,8 @@ def shared_store_server() -> Iterator[StoreServer]:
 @pytest.fixture
 def store_server(shared_store_server: StoreServer) -> StoreServer:
     """A server without keys or scripts; for tests that leave it running."""
+    shared_store_server.flush()
     with shared_store_server.client() as client:
-        client.flushall()
         client.script_flush()
     return shared_store_server
 

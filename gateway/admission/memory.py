@@ -38,6 +38,7 @@ class MemoryStore:
 
     up = True
     pending = 0
+    may_forget = False
 
     def __init__(self, clock: Clock, *, lease_s: float, ledger: MemoryLedger | None = None) -> None:
         self._clock = clock

@@ -51,7 +51,7 @@ class Permit(Reservation):
         """Settle what is not, or no longer, a call under way."""
         if usage is None and self.unsent:
             return
-        self.store.settle(self.settlement(usage, uncertain=self.uncertain))
+        self.store.settle(self.settlement(usage, uncertain=self.uncertain, charging=self.store.may_forget))
         if self.doubtful is not None:
             self.doubtful.end(usage)
 

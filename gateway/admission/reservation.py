@@ -18,6 +18,10 @@ RECORD_S = 7 * 86_400
 # same settlement: a gateway that is killed while it empties its journal sends all of it again.
 SETTLED_S = RECORD_S
 
+# How long every settlement stays in servers that may forget what they acknowledged, where it may be sent again: about
+# 150 bytes for each call of the last five minutes.
+SETTLED_LATELY_S = 300
+
 # How long a refusal is known. One whose answer was lost is asked for again, within `limits.store_timeout` (this at
 # most), and is to be booked once.
 REFUSED_S = 10
@@ -31,7 +35,7 @@ class Settlement:
     `usage` is what the ledger is told; None where no engine took the call, which then is not booked at all.
     `uncertain`: nobody saw the reservation's answer. It may still be on its way, and must then find itself settled.
     `charges` is what to add instead where there was no reservation; None: nothing at all is done there. `ended_us` is
-    when the call ended, if that is not now.
+    when the call ended, if that is not now; `sent_us` when it was first sent to a store that may have taken it.
     """
 
     call_id: str
@@ -42,6 +46,7 @@ class Settlement:
     uncertain: bool
     charges: Sequence[int] | None = None
     ended_us: int = 0
+    sent_us: int = 0
 
     @property
     def record(self) -> str:
@@ -63,8 +68,11 @@ class Reservation:
         """The key of this reservation's record."""
         return f"gw:{{{self.account.tag}}}:call:{self.call_id}"
 
-    def settlement(self, usage: Usage | None, *, uncertain: bool = False) -> Settlement:
-        """Return what settles this: the difference to `usage`, or everything given back where nothing was generated."""
+    def settlement(self, usage: Usage | None, *, uncertain: bool = False, charging: bool = False) -> Settlement:
+        """Return what settles this: the difference to `usage`, or everything given back where nothing was generated.
+
+        With `charging` it says what to charge where there is no reservation, as an uncertain one always does.
+        """
         if usage is None:
             return Settlement(self.call_id, self.account, self.limits, [-cost for cost in self.costs], None, uncertain)
         if usage.prompt < 0 or usage.completion < 0 or usage.prompt + usage.completion > MAX_COUNT:
@@ -76,7 +84,7 @@ class Reservation:
         if prices:
             used += [min(price.units(*usage[:4]), MAX_COUNT) for price in prices]
         costs = self.costs
-        if uncertain:
+        if uncertain or charging:
             charges = [used[place] for place in counted(self.limits)[0]]
             deltas = [charge - cost for charge, cost in zip(charges, costs, strict=True)]
             return Settlement(self.call_id, self.account, self.limits, deltas, usage, uncertain, charges)

@@ -31,6 +31,10 @@ class Store(Protocol):
     def pending(self) -> int:
         """How many settlements have not reached the store yet."""
 
+    @property
+    def may_forget(self) -> bool:
+        """Whether a reservation that was taken may be lost: settlements are then to say what to charge without it."""
+
     def start(self) -> None:
         """Begin background work. Needs a running event loop."""
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictStr, StringConstraints, model_validator
 
-from gateway.config import units
+from gateway.config import store_url, units
 from gateway.config.section import Count, Duration, Name, Positive, Section
 
 Per = Literal["key", "tenant", "model", "pool"]
@@ -120,13 +120,20 @@ STANDARD_PLAN = (
     Rule(name="tenant-month", per=("tenant",), tokens=50_000_000, window="month"),
 )
 
-StoreUrl = Annotated[StrictStr, StringConstraints(pattern=r"^(memory|rediss?://\S+)$")]
+
+def _store(text: str) -> str:
+    if text != "memory" and store_url.parse(text).topology == "cluster":
+        raise ValueError("Redis Cluster is not supported yet; expected one server or its sentinels")
+    return text
+
+
+StoreText = Annotated[StrictStr, AfterValidator(_store)]
 
 
 class Limits(Section):
     """Who may spend how much, and where that is counted."""
 
-    store: StoreUrl = "memory"
+    store: StoreText = "memory"
     on_store_failure: Literal["local", "allow", "deny"] = "local"
     store_timeout: Annotated[Duration, Field(ge=0.001, le=10)] = 0.1
     expected_processes: Positive = 1

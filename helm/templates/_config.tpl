@@ -58,7 +58,7 @@
 {{- end -}}
 {{- end -}}
 {{- $store := dig "store" "memory" ($config.limits | default dict) -}}
-{{- if regexMatch "//[^@/]*:[^@$][^@/]*@" $store -}}
+{{- if or (regexMatch "//[^@/]*:[^@$][^@/]*@" $store) (regexMatch "[?&]sentinel_password=[^&$]" $store) -}}
 {{- fail "config.limits.store: a ConfigMap is no place for a password; expected a reference such as redis://:${REDIS_PASSWORD}@redis:6379/0, with the password in existingSecret" -}}
 {{- end -}}
 {{- if and (eq $store "memory") (gt (include "gateway.maxReplicas" . | int) 1) -}}

@@ -1,16 +1,22 @@
 """Memory and the server's Lua answer alike, step by step, whatever calls do and however large the numbers are."""
 
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from importlib import resources
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.admission.limit import Limit, refill
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
-from tests.limiting import DAY, NOON_US, PROBE, SECOND, TimedStore, limit, reservation, timed_memory, timed_redis
+from tests.limiting import DAY, NOON_US, PROBE, SECOND, TimedStore, limit, reservation, timed_memory
+from tests.store_kinds import timed_kind
+from tests.store_sentinel import shared_store_sentinels  # noqa: F401 fixtures
 from tests.store_server import StoreServer, shared_store_server  # noqa: F401 fixtures
 
 HUGE = 2**53 - 1
@@ -33,7 +39,7 @@ ELAPSED_US = st.one_of(
 CALLS = st.integers(0, 5)
 USED = st.integers(0, 3) | st.just(2**32)
 USAGES = st.none() | st.builds(Usage, USED, USED, USED, USED, st.sampled_from(["engine", "estimated"]))
-Step = tuple[str, Any]
+Step = tuple[Any, ...]
 
 REFILLS = """
 local replies = {}
@@ -97,26 +103,49 @@ def _cost(one: Limit) -> st.SearchStrategy[int]:
     return st.one_of(st.integers(0, 20), st.integers(0, one.limit), st.just(one.limit), st.just(one.limit + 1))
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(scenario=scenarios())
-async def test_memory_and_lua_agree_at_every_step(
-    scenario: tuple[list[Limit], list[Step]],
-    shared_store_server: StoreServer,  # noqa: F811
-) -> None:
-    limits, steps = scenario
-    with shared_store_server.client() as client:
-        client.flushall()
+EXAMPLES = {"redis": 150, "sentinel": 40}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_memory_and_lua_agree_at_every_step(request: pytest.FixtureRequest, kind: str) -> None:
+    @settings(
+        max_examples=EXAMPLES[kind],
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(scenario=scenarios())
+    def agree(scenario: tuple[list[Limit], list[Step]]) -> None:
+        limits, steps = scenario
+        asyncio.run(_agree(kind, request, limits, steps))
+
+    agree()
+
+
+async def _agree(kind: str, request: pytest.FixtureRequest, limits: list[Limit], steps: list[Step]) -> None:
     async with AsyncExitStack() as stack:
         memory = await stack.enter_async_context(timed_memory())
-        redis = await stack.enter_async_context(timed_redis(shared_store_server))
-        for step in steps:
-            seen = [await _take(step, limits, timed) for timed in (memory, redis)]
+        shared = await stack.enter_async_context(timed_kind(kind, request))
+        for step in _with_ids(steps, used_once=shared.store.may_forget):
+            seen = [await _take(step, limits, timed) for timed in (memory, shared)]
             assert seen[0] == seen[1], step
-        assert await memory.booked(None) == await redis.booked(None)
+        assert await memory.booked(None) == await shared.booked(None)
+
+
+def _with_ids(steps: list[Step], *, used_once: bool) -> Iterator[Step]:
+    """Yield the steps with calls' ids for their numbers; where that is to be, a call that was settled never returns."""
+    lives: Counter[int] = Counter()
+    settled: set[int] = set()
+    for kind, *rest in steps:
+        if kind == "wait":
+            yield (kind, *rest)
+            continue
+        call = rest[0]
+        if kind == "settle":
+            settled.add(call)
+        elif used_once and kind == "reserve" and call in settled:
+            settled.discard(call)
+            lives[call] += 1
+        yield (kind, f"call-{call}-{lives[call]}", *rest[1:])
 
 
 async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
@@ -125,10 +154,10 @@ async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
     admitted = None
     if kind == "reserve":
         call, costs = rest
-        admitted = await timed.store.reserve(reservation(f"call-{call}", *zip(limits, costs, strict=True)))
+        admitted = await timed.store.reserve(reservation(call, *zip(limits, costs, strict=True)))
     elif kind == "settle":
         call, deltas, usage, uncertain, charges, late_us = rest
-        asked = reservation(f"call-{call}", *zip(limits, deltas, strict=True))
+        asked = reservation(call, *zip(limits, deltas, strict=True))
         settlement = Settlement(asked.call_id, asked.account, asked.limits, asked.costs, usage, uncertain)
         if uncertain:
             settlement.charges = charges
@@ -136,7 +165,7 @@ async def _take(step: Step, limits: list[Limit], timed: TimedStore) -> object:
             settlement.ended_us = timed.now_us - late_us
         timed.store.settle(settlement)
     elif kind == "renew":
-        await timed.store.renew([reservation(f"call-{rest[0]}", *zip(limits, [0] * len(limits), strict=True))])
+        await timed.store.renew([reservation(rest[0], *zip(limits, [0] * len(limits), strict=True))])
     else:
         await timed.at(timed.now_us + rest[0])
     asked = reservation("probe", *[(one, 2**60) for one in limits], (limit("day", 0), 1), account=PROBE)

@@ -8,18 +8,10 @@ from itertools import count
 import pytest
 
 from gateway.calls.usage import Usage
-from tests.limiting import (
-    DAY,
-    LEASE_S,
-    NOON_US,
-    SECOND,
-    TimedStore,
-    limit,
-    reservation,
-    timed_memory,
-    timed_redis,
-)
-from tests.store_server import StoreServer, shared_store_server, store_server  # noqa: F401 fixtures
+from tests.limiting import DAY, LEASE_S, NOON_US, SECOND, TimedStore, limit, reservation
+from tests.store_kinds import KINDS, timed_kind
+from tests.store_sentinel import shared_store_sentinels  # noqa: F401 fixtures
+from tests.store_server import shared_store_server  # noqa: F401 fixtures
 
 PER_MINUTE = limit("bucket", 10)
 PER_HOUR = limit("bucket", 1000, window_s=3600)
@@ -28,15 +20,10 @@ MONTHLY = limit("month", 10)
 AT_ONCE = limit("lease", 2)
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=KINDS)
 async def timed(request: pytest.FixtureRequest) -> AsyncIterator[TimedStore]:
-    if request.param == "memory":
-        async with timed_memory() as timed:
-            yield timed
-    else:
-        server: StoreServer = request.getfixturevalue("store_server")
-        async with timed_redis(server) as timed:
-            yield timed
+    async with timed_kind(request.param, request) as store:
+        yield store
 
 
 async def test_of_a_hundred_calls_at_once_exactly_ten_are_admitted(timed: TimedStore) -> None:

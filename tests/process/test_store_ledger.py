@@ -25,24 +25,20 @@ from tests.limiting import (
     TimedStore,
     limit,
     reservation,
-    timed_memory,
     timed_redis,
 )
+from tests.store_kinds import KINDS, timed_kind
+from tests.store_sentinel import shared_store_sentinels  # noqa: F401 fixtures
 from tests.store_server import StoreServer, free_port, shared_store_server, store_server  # noqa: F401 fixtures
 
 DAILY = limit("day", 10)
 TODAY = "2026-11-29"
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(params=KINDS)
 async def timed(request: pytest.FixtureRequest) -> AsyncIterator[TimedStore]:
-    if request.param == "memory":
-        async with timed_memory() as timed:
-            yield timed
-    else:
-        server: StoreServer = request.getfixturevalue("store_server")
-        async with timed_redis(server) as timed:
-            yield timed
+    async with timed_kind(request.param, request) as store:
+        yield store
 
 
 def line(*figures: tuple[str, int], day: str = TODAY, account: Account = ACCOUNT) -> dict[tuple[str, ...], int]:

@@ -19,7 +19,7 @@ from gateway.admission.ledger.account import Account
 from gateway.admission.redis.scripts import Scripts
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
-from tests.limiting import NOON_US, Remembering, SetClock, limit, reservation
+from tests.limiting import NOON_US, SECOND, Remembering, SetClock, limit, reservation
 
 CLOCK = SetClock()
 SCRIPTS = Scripts(lease_s=30, retention_s=86_400)
@@ -106,6 +106,15 @@ def test_a_line_says_all_of_a_settlement_and_is_one_line_of_json(
     ]
     assert found.record == asked.record
     assert (found.account.key, found.account.model) == (key, "m")
+
+
+def test_what_a_forgetful_store_never_saw_is_written_as_uncertain_and_what_it_may_have_taken_with_when() -> None:
+    unseen = reservation("unseen", (limit("day", 100), 9)).settlement(Usage(1, 1), charging=True)
+    sent = reservation("sent", (limit("day", 100), 9)).settlement(Usage(1, 1), charging=True)
+    sent.sent_us = NOON_US - SECOND
+    read = [line.read(line.written(one, now_us=NOON_US)) for one in (unseen, sent)]
+    assert [one.charges for one in read] == [[2], [2]]
+    assert [(one.uncertain, one.sent_us) for one in read] == [(True, 0), (False, NOON_US - SECOND)]
 
 
 def test_a_line_is_read_by_people() -> None:

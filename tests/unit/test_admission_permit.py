@@ -30,6 +30,7 @@ class Counting:
 
     up = True
     pending = 0
+    may_forget = False
 
     def __init__(self, clock: SetClock) -> None:
         self.settled: list[Settlement] = []

@@ -26,15 +26,17 @@ class LineUnreadable(Exception):
 def written(settlement: Settlement, *, now_us: int) -> bytes:
     """Return the line of a call that ended now, if its settlement does not say when."""
     charges = [None] * len(settlement.limits) if settlement.charges is None else settlement.charges
+    # What no store has seen yet, and is charged in any case, must be known there for as long as this line may be read.
+    unseen = settlement.charges is not None and not settlement.sent_us
     account = settlement.account
     line = {
         "call": settlement.call_id,
-        "ended": (_EPOCH + (settlement.ended_us or now_us) * _US).isoformat(),
+        "ended": _when(settlement.ended_us or now_us),
         "tenant": account.tenant,
         "key": account.key,
         "model": account.model,
         "usage": None if settlement.usage is None else settlement.usage._asdict(),
-        "uncertain": settlement.uncertain,
+        "uncertain": settlement.uncertain or unseen,
         "charged": settlement.charges is not None,
         "limits": [
             {
@@ -48,6 +50,8 @@ def written(settlement: Settlement, *, now_us: int) -> bytes:
             for one, add, charge in zip(settlement.limits, settlement.deltas, charges, strict=True)
         ],
     }
+    if settlement.sent_us:
+        line["sent"] = _when(settlement.sent_us)
     return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
 
 
@@ -68,10 +72,19 @@ def read(line: bytes) -> Settlement:
             None if fields["usage"] is None else _usage(fields["usage"]),
             bool(fields["uncertain"]),
             [int(one["charge"]) for one in limits] if fields["charged"] else None,
-            (datetime.fromisoformat(fields["ended"]) - _EPOCH) // _US,
+            _us(fields["ended"]),
+            _us(fields["sent"]) if "sent" in fields else 0,
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise LineUnreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _when(us: int) -> str:
+    return (_EPOCH + us * _US).isoformat()
+
+
+def _us(when: str) -> int:
+    return (datetime.fromisoformat(when) - _EPOCH) // _US
 
 
 def _text(value: object) -> str:

@@ -24,10 +24,16 @@ class CommandRefused(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """A connection that is used until it fails, and then never again."""
+    """A connection that is used until it fails, and then never again.
+
+    `history` names the writes that its server knows: another that takes its place may know fewer. `lost` is called when
+    it fails while nobody waits.
+    """
 
     def __init__(self) -> None:
         self.closed = False
+        self.history = ""
+        self.lost: Callable[[], None] | None = None
         self._transport: asyncio.Transport | None = None
         self._errors: list[CommandRefused] = []  # among the replies
         self._parser = hiredis.Reader(replyError=partial(_noted, self._errors), notEnoughData=_NO_MORE)
@@ -40,6 +46,10 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._expected, self._then = len(commands), then
         self._transport.write(b"".join(commands))
+
+    def give_up(self, reason: str) -> None:
+        """Hang up. Whoever waits hears why."""
+        self._fail(reason)
 
     def abort(self) -> None:
         """Hang up. Whoever waits hears no more."""
@@ -77,10 +87,26 @@ class Connection(asyncio.Protocol):
         self._fail(str(next(iter(self._errors), exc) or "the server closed the connection"))
 
     def _fail(self, reason: str) -> None:
-        then = self._then
+        then, lost = self._then, None if self.closed else self.lost
         self.abort()
         if then is not None:
             then(ServerFailed(reason))
+        elif lost is not None:
+            lost()
+
+
+async def replies(connection: Connection, commands: Sequence[bytes]) -> list[Any]:
+    """Exchange `commands` for replies, and wait for them.
+
+    Raises:
+        ServerFailed: there are none.
+    """
+    came: asyncio.Queue[list[Any] | ServerFailed] = asyncio.Queue()
+    connection.exchange(commands, came.put_nowait)
+    outcome = await came.get()
+    if isinstance(outcome, ServerFailed):
+        raise outcome
+    return outcome
 
 
 def _noted(errors: list[CommandRefused], message: str) -> CommandRefused:

@@ -15,6 +15,7 @@ from gateway.admission.observer import Observer, Operation
 from gateway.admission.redis.backlog import Backlog, Post
 from gateway.admission.redis.connection import CommandRefused
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
+from gateway.admission.redis.recent import Recent
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
 
@@ -42,7 +43,10 @@ _Ask = tuple[Operation, bytes, asyncio.Future[Any], Callable[[Any], None] | None
 
 
 class Lane(Generic[Post]):
-    """Owns the link: its queues, and whether the server is left alone. `pack` makes a post's command."""
+    """Owns the link: its queues, and whether the server is left alone. `pack` makes a post's command.
+
+    `recent` is for a server that another may take over: what that may not know of is posted again.
+    """
 
     def __init__(
         self,
@@ -53,6 +57,7 @@ class Lane(Generic[Post]):
         observer: Observer,
         pack: Callable[[Post], bytes],
         backlog: Backlog[Post],
+        recent: Recent[Post] | None = None,
     ) -> None:
         self._link = link
         self._clock = clock
@@ -61,6 +66,10 @@ class Lane(Generic[Post]):
         self._loop = asyncio.get_running_loop()  # once: in Python 3.11 asking for it is a system call
         self._pack = pack
         self._backlog = backlog
+        self._recent = recent
+        self._history = ""
+        if recent is not None:
+            self._link.lost = self._look_again
         self.up = True  # until the first try says otherwise, so that the first calls wait for it
         self._busy = True  # a pipeline is under way or about to be, or the server is away
         self._posts: list[Post] = []
@@ -174,8 +183,22 @@ class Lane(Generic[Post]):
         took_s = self._clock.monotonic() - self._started
         for operation in operations:
             self._observer.store_answered(operation, took_s)
+        if self._recent is not None:
+            self._remember(self._recent)
         self._distribute(outcome)
         self._go_on()
+
+    def _look_again(self) -> None:
+        """See at once who serves now, for it may have to be told what it does not know."""
+        if self.up and not self._busy:
+            self._carry()
+
+    def _remember(self, recent: Recent[Post]) -> None:
+        """Remember what the server has taken; where it is another one, tell it what the last one had taken."""
+        if self._link.history != self._history:
+            self._history = self._link.history
+            self._posts[:0] = recent.recall()
+        recent.add([*self._late, *self._posted])
 
     def _distribute(self, replies: list[Any]) -> None:
         asked, posted = self._asked, len(self._late) + len(self._posted)

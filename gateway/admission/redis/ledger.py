@@ -15,7 +15,10 @@ from redis.exceptions import RedisError
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import COUNTERS, Counter, decoded
 from gateway.admission.ledger.posting import PAUSE_AFTER, Posting
+from gateway.admission.redis.connection import ServerFailed
+from gateway.admission.redis.sentinels import Sentinels
 from gateway.admission.store import StoreUnavailable
+from gateway.config import store_url
 
 # How long the server may take for each page, and to be connected to.
 _WITHIN_S = 5.0
@@ -30,10 +33,10 @@ _COUNTERS: dict[str, Counter] = {counter: counter for counter in COUNTERS}
 
 
 class RedisLedger:
-    """The ledger in the server at `url`."""
+    """The ledger in the store at `url`."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url = store_url.parse(url)
 
     async def postings(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
         """Yield what was booked from `since` to `until`, both included; of one tenant, or of all.
@@ -44,7 +47,7 @@ class RedisLedger:
         days = {f"{day:%Y%m%d}": day for day in _days(since, until)}
         try:
             async with Redis.from_url(
-                self._url,
+                await self._server(),
                 socket_timeout=_WITHIN_S,
                 socket_connect_timeout=_WITHIN_S,
                 retry=Retry(NoBackoff(), 1),
@@ -55,8 +58,18 @@ class RedisLedger:
                         yield posting
                         if number % PAUSE_AFTER == 0:
                             await asyncio.sleep(0)
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, ServerFailed) as error:
             raise StoreUnavailable(sent=True) from error
+
+    async def _server(self) -> str:
+        """Return the URL of the server that has it now."""
+        if self._url.topology == "server":
+            return self._url.text
+        sentinels = Sentinels(self._url, ())
+        try:
+            return self._url.server(await sentinels.master())
+        finally:
+            await sentinels.close()
 
 
 def _days(since: date, until: date) -> Iterator[date]:

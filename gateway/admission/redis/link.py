@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.admission.redis.connection import Connection, ServerFailed
 from gateway.admission.redis.patience import Patience
-from gateway.admission.redis.server import Server
+from gateway.admission.redis.server import Connects
 from gateway.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,8 @@ Outcome = list[Any] | LinkFailed
 class Link:
     """A connection that is made when it is needed, and made anew after a failure. One exchange at a time."""
 
-    def __init__(self, server: Server, clock: Clock) -> None:
+    def __init__(self, server: Connects, clock: Clock) -> None:
+        self.lost: Callable[[], None] | None = None  # who hears that the connection failed between exchanges
         self._server = server
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
@@ -46,6 +47,11 @@ class Link:
         self._commands: Sequence[bytes] = ()
         self._then: Callable[[Outcome], None] | None = None
         self._sent = 0
+
+    @property
+    def history(self) -> str:
+        """Which writes the server knows that is, or was last, connected to. It is another when some may be lost."""
+        return "" if self._connection is None else self._connection.history
 
     def exchange(self, commands: Sequence[bytes], then: Callable[[Outcome], None], *, within_s: float) -> None:
         """Send `commands`, and call `then` with their replies in order. No commands: only see that the server is there.
@@ -65,6 +71,7 @@ class Link:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.wait({self._connecting})
+        await self._server.close()
 
     def _transmit(self) -> None:
         if self._connection is None or self._connection.closed:
@@ -93,6 +100,7 @@ class Link:
         failure = task.exception()
         if failure is None:
             self._connection = task.result()
+            self._connection.lost = self.lost
         elif not isinstance(failure, OSError | ServerFailed):
             log.critical("the limit store cannot be connected to, by a defect of ours", exc_info=failure)
         if self._then is None:  # it was too late for that

@@ -29,11 +29,17 @@ class Script:
 
 
 class Scripts:
-    """Commands that reserve, settle and renew. `clock` is Lua that defines `now_us`: the server's time by default."""
+    """Commands that reserve, settle and renew. `clock` is Lua that defines `now_us`: the server's time by default.
 
-    def __init__(self, *, lease_s: float, retention_s: float, clock: str | None = None) -> None:
+    Every settlement leaves a mark for `marks_s`, 0: only those that ask for one, which lasts.
+    """
+
+    def __init__(self, *, lease_s: float, retention_s: float, clock: str | None = None, marks_s: int = 0) -> None:
         self._lease_us = round(lease_s * 1_000_000)
         self._retention_ms = round(retention_s * 1000)
+        self._marks_ms = marks_s * 1000
+        # How most settle: with this store's mark, now, and only what is reserved; or, if that is lost, what was used.
+        self._usual, self._usual_charging = _bulk([self._marks_ms, 0, 0]), _bulk([self._marks_ms, 0, 1])
         prelude = (_source("clock.lua") if clock is None else clock) + _source("windows.lua") + _source("ledger.lua")
         self._reserve, self._settle, self._renew = self.all = tuple(
             _script(prelude + _source(name)) for name in ("reserve.lua", "settle.lua", "renew.lua")
@@ -59,10 +65,12 @@ class Scripts:
         record = settlement.record
         deltas = "".join(map(_integer, settlement.deltas))
         books = "".join([_COUNTER[counter] + _integer(figure) for counter, figure in figures])
-        how = _USUAL
+        how = self._usual if settlement.charges is None else self._usual_charging
         if settlement.uncertain or settlement.ended_us:
-            how = _bulk([settlement.uncertain * _MARK_MS, settlement.ended_us, int(settlement.charges is not None)])
-            deltas += "".join(map(_integer, settlement.charges or ()))
+            mark_ms = _MARK_MS if settlement.uncertain else self._marks_ms
+            how = _bulk([mark_ms, settlement.ended_us, int(settlement.charges is not None)])
+        if settlement.charges is not None:
+            deltas += "".join(map(_integer, settlement.charges))
         return f"{before}${len(record)}\r\n{record}\r\n{after}{how}{deltas}{books}".encode("ascii")
 
     def renew(self, reservation: Reservation) -> bytes:
@@ -121,8 +129,6 @@ _COUNTER = {counter: _bulk([counter]) for counter in COUNTERS}
 
 # How long a settlement's mark stays, which a reservation still on its way must find.
 _MARK_MS = SETTLED_S * 1000
-# How most settle: without a mark, now, and only what is reserved.
-_USUAL = _bulk([0, 0, 0])
 
 
 def pack(words: Sequence[str | int]) -> bytes:

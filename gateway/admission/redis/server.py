@@ -6,26 +6,46 @@ for seconds, and take several times the CPU.
 
 import asyncio
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Protocol
 
 from redis.asyncio import Connection as Parameters
 from redis.asyncio import ConnectionPool, SSLConnection
 
-from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed
+from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed, replies
 from gateway.admission.redis.scripts import Script, pack, write_nothing
+
+_TELL_HISTORY = pack(["INFO", "replication"])
+
+
+class Connects(Protocol):
+    """Whoever can be asked for a connection to a server that can serve."""
+
+    async def connect(self, *, within_s: float) -> Connection:
+        """Return a new connection.
+
+        Raises:
+            OSError: there is none, or not in time.
+            ServerFailed: the server cannot serve.
+        """
+
+    async def close(self) -> None:
+        """End what goes on beside the connections."""
 
 
 class Server:
-    """Where the server is, and what each connection to it begins with."""
+    """Where the server is, and what each connection to it begins with: `last` comes after the scripts.
 
-    def __init__(self, url: str, scripts: Sequence[Script]) -> None:
-        parameters = ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
-        assert isinstance(parameters, Parameters)
-        self._parameters = parameters  # read only: it never connects
-        # That it takes writes is tried at the end: one out of memory may not.
-        self._greeting = [*_introduction(parameters), *[script.load() for script in scripts], write_nothing()]
+    By default that is a write, for one that is out of memory takes none.
+    """
+
+    def __init__(
+        self, url: str, scripts: Sequence[Script], *, last: Callable[[], Sequence[bytes]] | None = None
+    ) -> None:
+        self._parameters = _parameters(url)
+        self._greeting = [*_introduction(self._parameters), *[script.load() for script in scripts]]
+        self._last = last or (lambda: [write_nothing()])
 
     async def connect(self, *, within_s: float) -> Connection:
         """Return a connection to a server that can serve.
@@ -47,14 +67,51 @@ class Server:
         return connection
 
     async def _greet(self, connection: Connection) -> None:
-        came: asyncio.Queue[list[Any] | ServerFailed] = asyncio.Queue()
-        connection.exchange(self._greeting, came.put_nowait)
-        replies = await came.get()
-        if isinstance(replies, ServerFailed):
-            raise replies
-        for reply in replies:
+        greeting = [*self._greeting, *self._last()]
+        for reply in await replies(connection, greeting) if greeting else []:
             if isinstance(reply, CommandRefused):
                 raise ServerFailed(str(reply))
+
+    async def close(self) -> None:
+        """Nothing goes on."""
+
+
+class Master:
+    """One of several servers that have the same data, which serves as long as it is no replica."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def connect(self, *, within_s: float) -> Connection:
+        """Return a connection that knows its server's history.
+
+        Raises:
+            OSError: it cannot be reached, or does not answer in time.
+            ServerFailed: it cannot serve, or is no master.
+        """
+        async with asyncio.timeout(within_s):
+            connection = await self._server.connect(within_s=within_s)
+            with ExitStack() as unless_master:
+                unless_master.callback(connection.abort)
+                (info,) = await replies(connection, [_TELL_HISTORY])
+                if isinstance(info, CommandRefused):
+                    raise ServerFailed(str(info))
+                facts = dict(line.partition(":")[::2] for line in info.decode().splitlines())
+                if facts.get("role") != "master":
+                    raise ServerFailed(f"it is no master, but a {facts.get('role')}")
+                connection.history = facts.get("master_replid", "")
+                unless_master.pop_all()
+        return connection
+
+    async def close(self) -> None:
+        """Nothing goes on."""
+
+
+def _parameters(url: str) -> Parameters:
+    """Return what the URL says of a connection. Read only: it never connects."""
+    parameters = ConnectionPool.from_url(url).make_connection()  # type: ignore[no-untyped-call]
+    assert isinstance(parameters, Parameters)
+    return parameters
 
 
 def _keep_alive(connected: socket.socket, parameters: Parameters) -> None:

@@ -11,21 +11,30 @@ from gateway.admission.redis.backlog import Backlog, Memory
 from gateway.admission.redis.lane import Lane
 from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.redis.link import Link
+from gateway.admission.redis.recent import Recent
 from gateway.admission.redis.scripts import Scripts, answer
+from gateway.admission.redis.sentinels import Sentinels
 from gateway.admission.redis.server import Server
-from gateway.admission.reservation import Answer, Reservation, Settlement
+from gateway.admission.reservation import SETTLED_LATELY_S, Answer, Reservation, Settlement
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
+from gateway.config import store_url
 
 # Renewals that share a pipeline: new calls wait for at most so many, however many are under way.
 RENEW_TOGETHER = 100
 
+# A settlement that was sent leaves a mark for longer than this. Later it cannot be told from one that was never taken.
+_DOUBT_US = (SETTLED_LATELY_S - 60) * 1_000_000
+
 
 class RedisStore:
-    """A `Store` behind `redis://` or `rediss://`. `lua_clock` is Lua that tells the time, the server's own by default.
+    """A `Store` in one server, or in the master that sentinels name.
 
-    `backlog` is where settlements wait while the server is away, this process's memory by default.
-    Losing the server's data loses the reservations of calls under way: they settle as unknown, and count nothing.
+    `lua_clock` is Lua that tells the time, the server's own by default. `backlog` is where settlements wait while the
+    server is away, this process's memory by default.
+    Losing one server's data loses the reservations of calls under way: they settle as unknown, and count nothing. Of
+    a master that another replaced the last writes may be missing there: calls whose reservation is lost are charged
+    what they used, and settlements of the last minute are sent again.
     """
 
     def __init__(
@@ -40,15 +49,21 @@ class RedisStore:
         backlog: Backlog[Settlement] | None = None,
         lua_clock: str | None = None,
     ) -> None:
-        self._scripts = Scripts(lease_s=lease_s, retention_s=retention_s, clock=lua_clock)
+        named = store_url.parse(url)
+        self.may_forget = named.topology != "server"
+        marks_s = SETTLED_LATELY_S if self.may_forget else 0
+        self._scripts = Scripts(lease_s=lease_s, retention_s=retention_s, clock=lua_clock, marks_s=marks_s)
+        self._clock = clock
         self._ledger = RedisLedger(url)
+        scripts = self._scripts.all
         self._lane = Lane(
-            Link(Server(url, self._scripts.all), clock),
+            Link(Sentinels(named, scripts) if self.may_forget else Server(url, scripts), clock),
             clock,
             timeout_s=timeout_s,
             observer=observer,
-            pack=self._scripts.settle,
+            pack=self._doubted if self.may_forget else self._scripts.settle,
             backlog=Memory(observer.settlement_dropped) if backlog is None else backlog,
+            recent=Recent(clock) if self.may_forget else None,
         )
 
     @property
@@ -105,6 +120,15 @@ class RedisStore:
             StoreUnavailable: it cannot be read.
         """
         return self._ledger.postings(tenant, since, until)
+
+    def _doubted(self, settlement: Settlement) -> bytes:
+        """Return the command of a settlement that another server may have taken: it charges while it would be known."""
+        now_us = round(self._clock.now() * 1_000_000)
+        if not settlement.sent_us:
+            settlement.sent_us = now_us
+        elif not settlement.uncertain and now_us - settlement.sent_us > _DOUBT_US:
+            settlement.charges = None
+        return self._scripts.settle(settlement)
 
     def _give_back(self, reservation: Reservation, reply: Sequence[int] | BaseException) -> None:
         """Undo a reservation whose caller left before its reply came."""
