@@ -15,16 +15,27 @@ from gateway.admission.settings.settings import NEVER, Change, Kept, Settings
 from gateway.admission.store import Store, StoreUnavailable
 from gateway.clock import SystemClock
 from tests.limiting import LEASE_S, RETENTION_S, Remembering, limit, reservation
+from tests.store_kinds import KINDS
+from tests.store_sentinel import StoreSentinels, shared_store_sentinels, store_sentinels  # noqa: F401 fixtures
 from tests.store_server import StoreServer, free_port
 
 KEY = "gw:{colours}:settings"
 
 
-@pytest.fixture(params=["memory", "redis"])
-async def settings(request: pytest.FixtureRequest, store_server: StoreServer) -> AsyncIterator[Settings]:
-    made: Settings = MemorySettings() if request.param == "memory" else RedisSettings(store_server.url, "colours")
+@pytest.fixture(params=KINDS)
+async def settings(request: pytest.FixtureRequest) -> AsyncIterator[Settings]:
+    made: Settings = MemorySettings() if request.param == "memory" else RedisSettings(url_of(request), "colours")
     yield made
     await made.close()
+
+
+def url_of(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a store of the asked kind that holds nothing."""
+    if request.param == "redis":
+        server: StoreServer = request.getfixturevalue("store_server")
+        return server.url
+    sentinels: StoreSentinels = request.getfixturevalue("store_sentinels")
+    return sentinels.url
 
 
 async def test_what_was_never_written_is_nothing_of_no_version(settings: Settings) -> None:
@@ -136,6 +147,21 @@ async def test_what_is_used_is_read_alike_and_without_a_trace(store_server: Stor
         client.lpush("gw:list", 1)
     overwritten = limit("day", 10, key="gw:list")
     assert await levels.used([overwritten, LIMITS[1]]) == [0, 5]
+    await store.close()
+
+
+async def test_what_is_used_is_read_of_the_master_that_sentinels_name(store_sentinels: StoreSentinels) -> None:  # noqa: F811 the fixture
+    store = RedisStore(
+        store_sentinels.url,
+        SystemClock(),
+        timeout_s=2,
+        lease_s=LEASE_S,
+        retention_s=RETENTION_S,
+        observer=Remembering(),
+    )
+    store.start()
+    await used_after_two_calls(store)
+    assert await RedisLevels(store_sentinels.url).used(LIMITS) == [4, 5, 0, 2]
     await store.close()
 
 

@@ -8,15 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import COUNTERS, Counter, decoded
 from gateway.admission.ledger.posting import PAUSE_AFTER, Posting
+from gateway.admission.redis.client import client
 from gateway.admission.redis.connection import ServerFailed
-from gateway.admission.redis.sentinels import Sentinels
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
 
@@ -46,14 +44,9 @@ class RedisLedger:
         """
         days = {f"{day:%Y%m%d}": day for day in _days(since, until)}
         try:
-            async with Redis.from_url(
-                await self._server(),
-                socket_timeout=_WITHIN_S,
-                socket_connect_timeout=_WITHIN_S,
-                retry=Retry(NoBackoff(), 1),
-            ) as client:
+            async with await client(self._url, within_s=_WITHIN_S) as server:
                 keys = [f"gw:{{{digest(tenant)}}}:ledger:{day}" for day in days] if tenant is not None else None
-                async for key, fields in _hashes(client, await _keys(client, days) if keys is None else keys):
+                async for key, fields in _hashes(server, await _keys(server, days) if keys is None else keys):
                     for number, posting in enumerate(_posted(days[key[-8:]], fields, tenant)):
                         yield posting
                         if number % PAUSE_AFTER == 0:
@@ -61,35 +54,25 @@ class RedisLedger:
         except (RedisError, OSError, ServerFailed) as error:
             raise StoreUnavailable(sent=True) from error
 
-    async def _server(self) -> str:
-        """Return the URL of the server that has it now."""
-        if self._url.topology == "server":
-            return self._url.text
-        sentinels = Sentinels(self._url, ())
-        try:
-            return self._url.server(await sentinels.master())
-        finally:
-            await sentinels.close()
-
 
 def _days(since: date, until: date) -> Iterator[date]:
     return (since + timedelta(days=number) for number in range((until - since).days + 1))
 
 
-async def _keys(client: Redis, days: Iterable[str]) -> list[str]:
+async def _keys(server: Redis, days: Iterable[str]) -> list[str]:
     """Return the keys of all tenants' `days`, each once: the server may tell one twice."""
-    keys = {key.decode() async for key in client.scan_iter(match="gw:{*}:ledger:*", count=_KEYS)}
+    keys = {key.decode() async for key in server.scan_iter(match="gw:{*}:ledger:*", count=_KEYS)}
     wanted = set(days)
     return [key for key in keys if key.rpartition(":")[2] in wanted]
 
 
-async def _hashes(client: Redis, keys: Iterable[str]) -> AsyncIterator[tuple[str, Mapping[bytes, bytes]]]:
+async def _hashes(server: Redis, keys: Iterable[str]) -> AsyncIterator[tuple[str, Mapping[bytes, bytes]]]:
     """Yield each key's whole hash; nothing where there is none."""
     waiting = [(key, 0) for key in keys]
     read: dict[str, dict[bytes, bytes]] = {}
     while waiting:
         batch, waiting = waiting[:_HASHES], waiting[_HASHES:]
-        pipeline = client.pipeline(transaction=False)
+        pipeline = server.pipeline(transaction=False)
         for key, cursor in batch:
             pipeline.hscan(key, cursor, count=_FIELDS)
         pages = zip(batch, await pipeline.execute(), strict=True)

@@ -3,23 +3,23 @@
 import re
 from collections.abc import Sequence
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from gateway.admission.limit import Limit, period, refill
+from gateway.admission.redis.client import client
+from gateway.admission.redis.connection import ServerFailed
 from gateway.admission.store import StoreUnavailable
+from gateway.config import store_url
 
 _WITHIN_S = 1.0
 _STATE = re.compile(rb"(\d+) (\d+)")
 
 
 class RedisLevels:
-    """Levels in the server at `url`."""
+    """Levels in the store at `url`."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url = store_url.parse(url)
 
     async def used(self, limits: Sequence[Limit]) -> list[int]:
         """Return what is used of each of `limits` now, by the server's clock.
@@ -28,15 +28,10 @@ class RedisLevels:
             StoreUnavailable: it cannot be read. Its cause says why.
         """
         try:
-            async with Redis.from_url(
-                self._url,
-                socket_timeout=_WITHIN_S,
-                socket_connect_timeout=_WITHIN_S,
-                retry=Retry(NoBackoff(), 1),
-            ) as client:
-                seconds, microseconds = await client.time()
+            async with await client(self._url, within_s=_WITHIN_S) as server:
+                seconds, microseconds = await server.time()
                 now_us = seconds * 1_000_000 + microseconds
-                pipeline = client.pipeline(transaction=False)
+                pipeline = server.pipeline(transaction=False)
                 for limit in limits:
                     if limit.kind == "lease":
                         pipeline.zcount(limit.key, f"({now_us}", "+inf")
@@ -47,7 +42,7 @@ class RedisLevels:
                 # What was overwritten by hand counts as nothing, as it does for calls.
                 if isinstance(state, ResponseError) and not str(state).startswith("WRONGTYPE"):
                     raise state
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, ServerFailed) as error:
             raise StoreUnavailable(sent=True) from error
         return [_used(limit, state, now_us) for limit, state in zip(limits, states, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Settings in a Redis-protocol server: one hash, so one slot of a cluster, on a connection of its own.
+"""Settings in the limit store: one hash, so one slot of a cluster, on a connection of its own.
 
 No call waits behind it. Its field `version` is written in the step that changes any other.
 """
@@ -9,12 +9,13 @@ from importlib import resources
 from typing import TypeVar
 
 from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from gateway.admission.redis.client import client
+from gateway.admission.redis.connection import ServerFailed
 from gateway.admission.settings.settings import NEVER, Change, Kept
 from gateway.admission.store import StoreUnavailable
+from gateway.config import store_url
 
 # How long the server may take for each command, and to be connected to.
 _WITHIN_S = 1.0
@@ -28,10 +29,10 @@ _Reply = TypeVar("_Reply")
 
 
 class RedisSettings:
-    """A `Settings` in the server at `url`, under the key `gw:{<name>}:settings`, which never expires."""
+    """A `Settings` in the store at `url`, under the key `gw:{<name>}:settings`, which never expires."""
 
     def __init__(self, url: str, name: str) -> None:
-        self._url = url
+        self._url = store_url.parse(url)
         self._key = f"gw:{{{name}}}:settings"
         self._client: Redis | None = None
         self._script = resources.files("gateway.admission.redis").joinpath("settings.lua").read_text(encoding="utf-8")
@@ -42,7 +43,7 @@ class RedisSettings:
         Raises:
             StoreUnavailable: it cannot be read. Its cause says why.
         """
-        version = await self._ask(lambda client: client.hget(self._key, _VERSION))
+        version = await self._ask(lambda server: server.hget(self._key, _VERSION))
         return version if isinstance(version, bytes) else NEVER
 
     async def read(self) -> Kept:
@@ -51,7 +52,7 @@ class RedisSettings:
         Raises:
             StoreUnavailable: it cannot be read.
         """
-        fields = await self._ask(lambda client: client.hgetall(self._key))
+        fields = await self._ask(lambda server: server.hgetall(self._key))
         # The library's types allow for a client that decodes replies; this one does not.
         pairs = [
             (name, value) for name, value in fields.items() if isinstance(name, bytes) and isinstance(value, bytes)
@@ -78,31 +79,29 @@ class RedisSettings:
 
     async def close(self) -> None:
         """Disconnect."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        connected, self._client = self._client, None
+        if connected is not None:
+            await connected.aclose()
 
     async def _write(self, version: bytes, changes: Sequence[Change], *, only_where_lost: bool) -> None:
         words: list[bytes | str | int] = [version, int(only_where_lost)]
         for change in changes:
             words += change.name, change.value or b"", change.before or b""
-        await self._ask(lambda client: client.register_script(self._script)([self._key], words))
+        await self._ask(lambda server: server.register_script(self._script)([self._key], words))
 
     async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
         """Return the server's reply, on the connection that there is or, after a failure, on a new one."""
         sent = 0
         while True:
             try:
-                return await question(self._connected())
-            except (RedisError, OSError) as error:
+                return await question(await self._connected())
+            except (RedisError, OSError, ServerFailed) as error:
                 await self.close()
                 sent += 1
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
 
-    def _connected(self) -> Redis:
+    async def _connected(self) -> Redis:
         if self._client is None:
-            self._client = Redis.from_url(
-                self._url, socket_timeout=_WITHIN_S, socket_connect_timeout=_WITHIN_S, retry=Retry(NoBackoff(), 0)
-            )
+            self._client = await client(self._url, within_s=_WITHIN_S, retries=0)
         return self._client
