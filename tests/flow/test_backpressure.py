@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from tests.doors import CHAT, Door, OpenDoor
-from tests.engines import Connection, ScriptedEngine, flood
-from tests.transcripts import LAST_CHUNK, chat, chunked, head, transcript
+from tests.engines import Connection, Received, ScriptedEngine, flood, never
+from tests.transcripts import LAST_CHUNK, chat, chunked, head, transcript, usage_of
 
 pytestmark = pytest.mark.loops("uvloop", "asyncio")
 
@@ -174,3 +174,31 @@ async def test_a_client_that_closes_its_window_and_resets_later_is_charged_what_
     charged = samples.total("gateway_tokens_total", kind="completion", source="estimated")
     assert len(received) < taken < KERNELS_BYTES
     assert taken < charged * len(EVENT) <= engine.accepted  # what waited here was read at last
+
+
+async def test_what_an_engine_generated_while_it_was_held_up_is_charged(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    """vLLM generates on, and makes one event of all that waits: its running total is all that anybody hears of it."""
+    prompt, generated, held_up = 3, 5000, asyncio.Event()
+
+    async def merging(_: Received, connection: Connection) -> None:
+        await connection.send(head())
+        told = 0
+        while not held_up.is_set():
+            told += 1
+            await connection.send(chunked(chat("x" * 1000, usage=usage_of((prompt, told)))))
+        await connection.send(chunked(chat("x" * 1000, usage=usage_of((prompt, generated)))))
+        await never(connection)
+
+    scripted_engine.answer_with(merging)
+    door = await open_door(scripted_engine.url)
+    client = await slow_client(door)
+    engine = (await scripted_engine.asked()).connection
+    await engine.stalled()
+    held_up.set()
+    client.close()
+    await engine.gone(within_s=1)
+    samples = await door.idle()
+    assert samples.total("gateway_tokens_total", kind="completion", source="engine") == generated
+    assert samples.total("gateway_requests_total", outcome="client_gone", status="200") == 1
