@@ -195,7 +195,7 @@ class Gateway:
         await self._pipeline.drain(self._settings.server.drain_timeout)
 
     def _readiness(self) -> Readiness:
-        denies = self._settings.limits.on_store_failure == "deny"
+        denies = self._settings.limits.denies_all
         return Readiness(
             draining=lambda: "this gateway is about to stop" if self._pipeline.draining else None,
             identity=lambda: None if self._authenticator.ready else "no key set of any issuer has been fetched yet",

@@ -15,7 +15,7 @@ class Readiness:
 
     `draining`: not once it began to stop. `identity`: not before the first key set is there. `pools`: not while no
     pool at all has a healthy replica; one pool that is down must not take a gateway out that serves the others.
-    `store`: given only under `on_store_failure: deny`, where a store that is down means that every call is refused.
+    `store`: given only where a store that is down means that every call is refused: under `on_store_failure: deny`.
     """
 
     draining: Check

@@ -24,7 +24,7 @@ RENEWALS = 3
 
 
 class Admission:
-    """The stage. `store` holds the counts; while it is away, `limits.on_store_failure` says what holds instead."""
+    """The stage. `store` holds the counts; while it is away, each rule's `on_store_failure` says what holds instead."""
 
     def __init__(self, limits: config.Limits, store: Store, clock: Clock, *, observer: Observer) -> None:
         self._limits = limits
@@ -44,7 +44,7 @@ class Admission:
     @property
     def ready(self) -> bool:
         """Whether calls can be admitted: False only where a store that is away means that none are."""
-        return self._store.up or self._limits.on_store_failure != "deny"
+        return self._store.up or not self._limits.denies_all
 
     def start(self) -> None:
         """Begin the store's background work, and renewing leases."""
@@ -69,20 +69,23 @@ class Admission:
             RateLimited: a window that refills is used up.
             QuotaExceeded: a calendar quota is spent.
             RequestExceedsLimit: the call is larger than a whole limit.
-            LimitsUnavailable: the store does not answer and `on_store_failure` is `deny`.
+            LimitsUnavailable: the store does not answer, and `on_store_failure` of a rule is `deny`.
         """
         applying = self._rulebook.applying(principal, model=model, pool=pool)
         if applying.plan_unknown:
             self._observer.plan_unknown()
         asked = costs(applying.limits, call, default_output_tokens=default_output_tokens)
-        account, limits = applying.account, applying.limits
+        account, limits, rules = applying.account, applying.limits, applying.rules
         permit = Permit(call_id, account, limits=limits, costs=asked, store=self._store, live=self._live)
         try:
             answer = await self._store.reserve(permit)
         except StoreUnavailable as failure:
-            if self._limits.on_store_failure != "local":
+            if applying.denied:
+                raise _unavailable(permit, sent=failure.sent) from failure
+            if not applying.shares:
                 return self._uncounted(permit, sent=failure.sent)
             permit = self._counted_alone(permit, applying, sent=failure.sent)
+            rules = tuple([share.rule for share in applying.shares])
             answer = await self._alone.reserve(permit)
         if not answer.admitted:
             if permit.doubtful is not None:
@@ -92,19 +95,16 @@ class Admission:
         if applying.shadows:
             self._leave_out_shadows(permit, answer)
         else:
-            self._observer.limits_admitted(applying.rules)
+            self._observer.limits_admitted(rules)
         self._live[call_id] = permit
         return permit
 
     def _uncounted(self, permit: Permit, *, sent: bool) -> Permit:
-        """Admit or refuse without counting. What was `sent` the store may have taken although nobody saw its answer."""
+        """Admit without counting. What was `sent` the store may have taken although nobody saw its answer."""
         permit.make_uncertain(sent=sent)
-        if self._limits.on_store_failure == "allow":
-            if self._charges_later(sent=sent):
-                self._live[permit.call_id] = permit
-            return permit
-        permit.end(None)
-        raise errors.LimitsUnavailable("Limits cannot be checked at the moment. Try again shortly.")
+        if self._charges_later(sent=sent):
+            self._live[permit.call_id] = permit
+        return permit
 
     def _counted_alone(self, permit: Permit, applying: Applying, *, sent: bool) -> Permit:
         """Return what to ask of this process's own counts; with it goes what the store took or is to be told later."""
@@ -153,9 +153,17 @@ class Admission:
                     log.debug("leases were not renewed: the limit store is away")  # its going away was logged
 
 
+def _unavailable(permit: Permit, *, sent: bool) -> errors.LimitsUnavailable:
+    """Give back what the store may have taken, and return the refusal."""
+    permit.make_uncertain(sent=sent)
+    permit.end(None)
+    return errors.LimitsUnavailable("Limits cannot be checked at the moment. Try again shortly.")
+
+
 def _within_shares(applying: Applying, reservation: Reservation) -> tuple[int, ...]:
     """Return the costs for deciding alone: a call that fits a limit but not the share of it takes the whole share."""
+    alone = reservation.only(applying.alone)
     return tuple(
         min(cost, share.limit) if cost <= limit.limit else cost
-        for limit, share, cost in zip(reservation.limits, applying.shares, reservation.costs, strict=True)
+        for limit, share, cost in zip(alone.limits, applying.shares, alone.costs, strict=True)
     )

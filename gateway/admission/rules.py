@@ -30,16 +30,19 @@ _KINDS_OF_PRICE = ("input", "output", "cached", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class Applying:
-    """The limits of one principal and model; `shares` is what this process may admit of each while alone.
+    """The limits of one principal and model.
 
-    `plan` is theirs. `rules` are their names; `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a
+    While the store is away calls are `denied`, or this process admits `shares` of the limits that are counted `alone`.
+    `plan` is theirs, `rules` are their names; `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a
     plan that does not exist.
     """
 
     account: Account
     plan: str
     limits: tuple[Limit, ...]
+    alone: tuple[bool, ...]
     shares: tuple[Limit, ...]
+    denied: bool
     rules: tuple[str, ...]
     shadows: bool
     plan_unknown: bool
@@ -66,17 +69,24 @@ class Rulebook:
         plan, unknown = self._plan(tenant, key, claim)
         account = Account(tenant, key, model, digest(tenant))
         names = {"key": key, "model": model, "pool": pool}
-        limits = tuple(
-            _limit(rule, account.tag, names)
+        rules = [
+            rule
             for rule in self._overridden(self._limits.plans[plan], tenant, key)
             if not rule.models or any(fnmatchcase(model, pattern) for pattern in rule.models)
-        )
-        shares = tuple(limit.share(self._limits.expected_processes) for limit in limits)
+        ]
+        limits = tuple([_limit(rule, account.tag, names) for rule in rules])
+        words = [rule.on_store_failure or self._limits.on_store_failure for rule in rules]
+        enforced = [word for rule, word in zip(rules, words, strict=True) if not rule.shadow]
+        processes = self._limits.expected_processes
         return Applying(
             account,
             plan,
             limits,
-            shares,
+            alone=tuple([word == "local" for word in words]),
+            shares=tuple(
+                [limit.share(processes) for limit, word in zip(limits, words, strict=True) if word == "local"]
+            ),
+            denied="deny" in (enforced or [self._limits.on_store_failure]),
             rules=tuple([limit.rule for limit in limits]),
             shadows=any(limit.shadow for limit in limits),
             plan_unknown=unknown,

@@ -10,6 +10,7 @@ from gateway.config.limits import (
     Rule,
     RuleOverride,
     TenantEntry,
+    Weights,
 )
 from gateway.config.models import ModelEntry
 from gateway.config.pools import Health, PoolEntry, ReplicaEntry
@@ -44,4 +45,5 @@ __all__ = [
     "TenantEntry",
     "Timeouts",
     "TimeoutsOverride",
+    "Weights",
 ]

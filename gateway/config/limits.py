@@ -8,6 +8,7 @@ from gateway.config import store_url, units
 from gateway.config.section import Count, Duration, Name, Positive, Section
 
 Per = Literal["key", "tenant", "model", "pool"]
+OnStoreFailure = Literal["local", "allow", "deny"]
 MIN_WINDOW_S = 0.1
 MAX_WINDOW_S = 366 * 86400.0
 WEIGHT_DECIMALS = 3
@@ -62,6 +63,7 @@ class Rule(Section):
     weights: Weights = Weights()
     shadow: StrictBool = False
     models: tuple[Name, ...] = ()
+    on_store_failure: OnStoreFailure | None = None
 
     @model_validator(mode="after")
     def _one_measure(self) -> Self:
@@ -134,7 +136,7 @@ class Limits(Section):
     """Who may spend how much, and where that is counted."""
 
     store: StoreText = "memory"
-    on_store_failure: Literal["local", "allow", "deny"] = "local"
+    on_store_failure: OnStoreFailure = "local"
     store_timeout: Annotated[Duration, Field(ge=0.001, le=10)] = 0.1
     expected_processes: Positive = 1
     journal: Annotated[StrictStr, StringConstraints(min_length=1)] | None = None
@@ -150,6 +152,18 @@ class Limits(Section):
         if self.default_plan is None and len(self.plans) == 1:
             return next(iter(self.plans))
         return self.default_plan or "standard"
+
+    @property
+    def denies_all(self) -> bool:
+        """Whether every call is refused while the store is away, whatever its plan; without overrides of `shadow`."""
+        return all(map(self._denies, self.plans.values()))
+
+    def _denies(self, rules: tuple[Rule, ...]) -> bool:
+        """Whether a plan lets nobody through: one of its rules denies for all models, or the default's word is left."""
+        enforced = [(rule.models, rule.on_store_failure or self.on_store_failure) for rule in rules if not rule.shadow]
+        if any(word == "deny" and not models for models, word in enforced):
+            return True
+        return self.on_store_failure == "deny" and all(word == "deny" for _, word in enforced)
 
     @model_validator(mode="after")
     def _a_journal_is_for_a_store_that_can_be_away(self) -> Self:

@@ -195,6 +195,28 @@ async def test_with_limits_that_cannot_be_checked_it_is_503_where_the_config_say
     assert scripted_engine.requests == []
 
 
+@pytest.mark.parametrize(
+    ("per_plan", "status", "ready"),
+    [
+        ({"standard": "deny", "b": None}, 503, 200),
+        ({"standard": "deny", "b": "deny"}, 503, 503),
+        ({"standard": "local", "b": None}, 200, 200),
+    ],
+    ids=["one plan denies", "both plans deny", "none denies"],
+)
+async def test_a_rule_that_denies_makes_a_gateway_unready_only_where_all_are_refused(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, per_plan: dict[str, Any], status: int, ready: int
+) -> None:
+    rule = {"name": "rule", "requests": 5, "window": "1m"}
+    plans = {plan: [rule | {"on_store_failure": word}] for plan, word in per_plan.items()}
+    away = {"store": "redis://127.0.0.1:1/0", "on_store_failure": "allow", "default_plan": "standard", "plans": plans}
+    door = await open_door(scripted_engine.url, limits=away)
+    assert (await door.post(CHAT, ask(stream=False))).status == status
+    other = await door.post(CHAT, ask(stream=False), token=door.token(plan="b"))
+    assert (other.status == 200) == (ready == 200)
+    assert (await door.get_admin("/readyz")).status == ready
+
+
 @STREAM
 async def test_without_any_keys_of_the_tokens_issuer_it_is_503(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, *, stream: bool

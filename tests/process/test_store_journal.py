@@ -163,14 +163,23 @@ RULES = (
 )
 
 
-@pytest.mark.parametrize("mode", ["local", "allow"])
+BY_RULE = (RULES[0], RULES[1].model_copy(update={"on_store_failure": "local"}), *RULES[2:])
+
+
+@pytest.mark.parametrize(
+    ("mode", "rules"), [("local", RULES), ("allow", RULES), ("allow", BY_RULE)], ids=["local", "allow", "by rule"]
+)
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
 async def test_calls_that_were_admitted_without_the_store_are_charged_and_booked_when_it_is_back(
-    lasting_store: StoreServer, tmp_path: Path, mode: Literal["local", "allow"], how: Literal["stopped", "frozen"]
+    lasting_store: StoreServer,
+    tmp_path: Path,
+    mode: Literal["local", "allow"],
+    rules: tuple[config.Rule, ...],
+    how: Literal["stopped", "frozen"],
 ) -> None:
     observer = Remembering()
     limits = config.Limits(
-        store=lasting_store.url, journal=str(tmp_path), on_store_failure=mode, plans={"standard": RULES}
+        store=lasting_store.url, journal=str(tmp_path), on_store_failure=mode, plans={"standard": rules}
     )
     async with connected(lasting_store.url, tmp_path, observer) as (store, journal):
         admission = Admission(limits, store, CLOCK, observer=observer)
@@ -185,7 +194,7 @@ async def test_calls_that_were_admitted_without_the_store_are_charged_and_booked
         getattr(lasting_store, {"stopped": "stop", "frozen": "freeze"}[how])()
         for number in range(6):
             await admit(f"away-{number}")
-        if mode == "local":
+        if rules is BY_RULE or mode == "local":
             for number in range(200):
                 with pytest.raises(TooMany):
                     await admit(f"refused-{number}")

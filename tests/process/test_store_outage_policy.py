@@ -40,6 +40,7 @@ async def gateway(
     mode: Literal["local", "allow", "deny"],
     *,
     rules: tuple[config.Rule, ...] = RULES,
+    plans: dict[str, tuple[config.Rule, ...]] | None = None,
     processes: int = 1,
     observer: Remembering | None = None,
 ) -> AsyncIterator[Admission]:
@@ -50,7 +51,7 @@ async def gateway(
         store_timeout="100ms",
         expected_processes=processes,
         lease="1s",
-        plans={"standard": rules},
+        plans={"standard": rules} | (plans or {}),
     )
     store = RedisStore(
         url,
@@ -68,7 +69,7 @@ async def gateway(
         await admission.close()
 
 
-async def admit(admission: Admission, call_id: str, *, tokens: int = 10) -> Permit:
+async def admit(admission: Admission, call_id: str, *, tokens: int = 10, principal: Principal = PRINCIPAL) -> Permit:
     call = Call(
         "chat",
         "m",
@@ -79,7 +80,7 @@ async def admit(admission: Admission, call_id: str, *, tokens: int = 10) -> Perm
         input_tokens=tokens,
         output_tokens=0,
     )
-    return await admission.admit(PRINCIPAL, call, model="m", pool="p", default_output_tokens=0, call_id=call_id)
+    return await admission.admit(principal, call, model="m", pool="p", default_output_tokens=0, call_id=call_id)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -170,6 +171,93 @@ async def test_deny_refuses_with_a_retry_after_and_takes_nothing(own_store_serve
         await back(admission)
         await until(lambda: admission.ready)
         assert await remaining(admission) == 90
+
+
+@pytest.mark.parametrize("mode", ["local", "allow", "deny"])
+async def test_each_rule_may_say_what_holds_of_it_and_all_are_charged_later(
+    own_store_server: StoreServer,  # noqa: F811
+    mode: Literal["local", "allow", "deny"],
+) -> None:
+    rules = (
+        config.Rule(name="quota", per=("key",), tokens=100, window="day", on_store_failure="allow"),
+        config.Rule(name="calls", per=("key",), requests=8, window="day", on_store_failure="local"),
+        config.Rule(name="trial", per=("key",), tokens=5, window="day", on_store_failure="deny", shadow=True),
+    )
+    observer = Remembering()
+    async with gateway(own_store_server.url, mode, rules=rules, processes=2, observer=observer) as admission:
+        (await admit(admission, "before")).settle(Usage(10, 0))
+        own_store_server.freeze()
+        # The quota is spent by the first of them; requests are limited to this process's share; shadows never refuse.
+        permits = [await admit(admission, f"away-{i}", tokens=90) for i in range(4)]
+        assert set(shown(permits[0])) == {
+            f"x-ratelimit-{figure}-requests" for figure in ("limit", "remaining", "reset")
+        }
+        assert shown(permits[0])["x-ratelimit-limit-requests"] == "4"
+        with pytest.raises(QuotaExceeded) as refusal:
+            await admit(admission, "over the share")
+        assert "Quota calls is spent: 4 requests per day" in refusal.value.message
+        assert admission.ready
+        for permit in permits:
+            permit.settle(Usage(7, 0))
+        own_store_server.thaw()
+        await back(admission)
+        # Without a journal only of the call that was sent before the store was known to be away.
+        assert await remaining(admission) == 100 - 10 - 7
+    assert observer.decisions["calls", "admitted"] == 1 + 4 + 1
+    assert observer.decisions["quota", "admitted"] == 1 + 1
+
+
+@pytest.mark.parametrize("mode", ["local", "allow"])
+async def test_a_rule_that_denies_refuses_its_plans_calls_and_no_others(
+    own_store_server: StoreServer,  # noqa: F811
+    mode: Literal["local", "allow"],
+) -> None:
+    prepaid = (config.Rule(name="credit", per=("key",), tokens=100, window="month", on_store_failure="deny"), RULES[1])
+    payer = Principal("acme", "key-2", plan="prepaid")
+    async with gateway(own_store_server.url, mode, plans={"prepaid": prepaid}) as admission:
+        (await admit(admission, "before", principal=payer)).settle(Usage(10, 0))
+        own_store_server.freeze()
+        for i in range(3):
+            with pytest.raises(LimitsUnavailable):
+                await admit(admission, f"denied-{i}", principal=payer)
+            (await admit(admission, f"admitted-{i}")).settle(None)
+        assert admission.ready
+        own_store_server.thaw()
+        await back(admission)
+        with await admit(admission, "look", tokens=0, principal=payer) as permit:
+            assert shown(permit)["x-ratelimit-remaining-tokens"] == "90"
+        with pytest.raises(RequestExceedsLimit):
+            await admit(admission, "too large", tokens=101, principal=payer)
+
+
+async def test_where_all_plans_deny_by_their_rules_the_process_is_not_ready(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    rules = (RULES[0].model_copy(update={"on_store_failure": "deny"}), RULES[1])
+    own_store_server.stop()
+    async with gateway(own_store_server.url, "local", rules=rules) as admission:
+        with pytest.raises(LimitsUnavailable):
+            await admit(admission, "denied")
+        assert not admission.ready
+
+
+async def test_a_weighted_call_that_never_fits_is_told_so_by_the_share_too(
+    own_store_server: StoreServer,  # noqa: F811
+) -> None:
+    weights = config.Weights(input=2.5)
+    rules = (
+        config.Rule(name="quota", per=("key",), tokens=1, window="day", on_store_failure="allow"),
+        config.Rule(name="credits", per=("key",), tokens=100, window="day", weights=weights),
+    )
+    observer = Remembering()
+    own_store_server.stop()
+    async with gateway(own_store_server.url, "local", rules=rules, processes=10, observer=observer) as admission:
+        with pytest.raises(RequestExceedsLimit, match="This call needs 103"):
+            await admit(admission, "too large", tokens=41)
+        (await admit(admission, "as large as the limit", tokens=40)).settle(Usage(2, 0))
+        with await admit(admission, "next", tokens=2) as permit:
+            assert shown(permit)["x-ratelimit-remaining-tokens"] == "0"
+    assert observer.decisions == {("credits", "admitted"): 2, ("credits", "refused"): 1}
 
 
 @pytest.mark.parametrize("mode", ["local", "allow"])

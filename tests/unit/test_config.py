@@ -105,6 +105,11 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ),
         ("models.m.pool", "q", "models.m.pool: there is no pool 'q'; pools: p"),
         ("models.n", {"pool": "p", "aliases": ["m"]}, "models.n.aliases: 'm' already means 'm'"),
+        (
+            "limits.plans.a",
+            [{"name": "x", "concurrent": 1, "on_store_failure": "refuse"}],
+            "limits.plans.a[0].on_store_failure: ",
+        ),
         ("models.m.media_tokens", {"video_url": 9}, "models.m: media_tokens: 'video_url' is no kind of content_parts"),
         ("models.m.media_tokens", {"text": 9}, "models.m: media_tokens: 'text' is no kind of content_parts"),
         ("models.m.media_tokens", {"image_url": -1}, "models.m.media_tokens.image_url: "),

@@ -260,6 +260,58 @@ def test_a_price_is_reserved_at_the_dearer_of_what_a_token_may_turn_out_to_be() 
     assert costs(limits, call(output=50), default_output_tokens=9) == (1, 207, 307, 57, 21, 57)
 
 
+DENIES, ALLOWS, LOCAL = ({**SMALL, "name": word, "on_store_failure": word} for word in ("deny", "allow", "local"))
+
+
+@pytest.mark.parametrize(
+    ("word", "rules", "denied", "alone"),
+    [
+        ("deny", [], True, []),
+        ("allow", [], False, []),
+        ("deny", [SMALL], True, []),
+        ("deny", [ALLOWS], False, []),
+        ("deny", [ALLOWS, SMALL], True, []),
+        ("deny", [ALLOWS, {**SMALL, "shadow": True}], False, []),
+        ("deny", [{**SMALL, "shadow": True}], True, []),
+        ("local", [{**SMALL, "shadow": True}], False, ["key-requests"]),
+        ("local", [DENIES, SMALL], True, ["key-requests"]),
+        ("local", [{**DENIES, "models": ["other"]}, ALLOWS, SMALL], False, ["key-requests"]),
+        ("allow", [LOCAL, SMALL, {**DENIES, "shadow": True}], False, ["local"]),
+        ("allow", [LOCAL, DENIES], True, ["local"]),
+    ],
+)
+def test_what_holds_without_the_store_is_each_rules_own_word_else_the_limits(
+    word: str, rules: list[dict[str, Any]], denied: bool, alone: list[str]
+) -> None:
+    found = applying(rulebook(plans={"standard": rules}, on_store_failure=word))
+    assert found.denied == denied
+    assert [share.rule for share in found.shares] == alone
+    assert [limit.rule for limit, mine in zip(found.limits, found.alone, strict=True) if mine] == alone
+
+
+@pytest.mark.parametrize(
+    ("word", "plans", "denies"),
+    [
+        ("deny", [[]], True),
+        ("local", [[]], False),
+        ("deny", [[SMALL], [ALLOWS]], False),
+        ("deny", [[SMALL, ALLOWS], [TOKENS]], True),
+        ("local", [[DENIES, SMALL], [ALLOWS, DENIES]], True),
+        ("local", [[DENIES], [SMALL]], False),
+        ("local", [[{**DENIES, "shadow": True}]], False),
+        ("local", [[{**DENIES, "models": ["m"]}]], False),
+        ("deny", [[{**SMALL, "models": ["m"]}]], True),
+        ("deny", [[{**ALLOWS, "models": ["m"]}]], False),
+    ],
+)
+def test_a_gateway_denies_all_where_no_plan_lets_a_call_through(
+    word: str, plans: list[list[dict[str, Any]]], denies: bool
+) -> None:
+    named = {f"plan-{number}": rules for number, rules in enumerate(plans)}
+    limits = {"plans": named, "default_plan": "plan-0", "on_store_failure": word}
+    assert config.Limits.model_validate(limits).denies_all == denies
+
+
 def test_this_processes_share_of_a_limit_is_an_equal_part_and_at_least_one_but_nothing_of_nothing() -> None:
     rules = [{**SMALL, "name": f"of-{figure}", "requests": figure} for figure in (0, 1, 3, 4, 10)]
     found = applying(rulebook(plans={"standard": rules}, expected_processes=4))
