@@ -51,13 +51,17 @@ class Estimate:
 
     def learn(self, size: int, usage: Usage) -> None:
         """Take in what `size` bytes of text really were; of 0 bytes, or where no engine counted, there is nothing."""
-        if not size or not usage.prompt or usage.source != "engine":
+        prompt = usage.prompt
+        if not size or not prompt or usage.source != "engine":
             return
-        step = min(size, FULL_STEP_BYTES) * _STEP_OF_A_BYTE
-        if size > usage.prompt * MARGIN * self.bytes_per_token:
-            self.bytes_per_token = min(self.bytes_per_token * (1 + step), MOST_BYTES)
+        figure = self.bytes_per_token
+        change = 1 + (size * _STEP_OF_A_BYTE if size < FULL_STEP_BYTES else STEP)
+        if size > prompt * MARGIN * figure:
+            figure *= change
         else:
-            self.bytes_per_token = max(self.bytes_per_token / (1 + step), FEWEST_BYTES)
+            figure /= change
+        if FEWEST_BYTES <= figure <= MOST_BYTES:
+            self.bytes_per_token = figure
 
 
 # For a name that no model has: the call is refused when that is found.

@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from gateway.admission.limit import MAX_COUNT
 from gateway.calls.usage import Usage
 from tests.limiting import DAY, LEASE_S, NOON_US, SECOND, TimedStore, limit, reservation
 from tests.store_kinds import KINDS, timed_kind
@@ -38,6 +39,17 @@ async def test_a_refused_call_changes_no_limit(timed: TimedStore) -> None:
     assert not await timed.admits("second", (PER_MINUTE, 1), (DAILY, 2), (AT_ONCE, 1))
     assert await timed.used(PER_MINUTE, DAILY, AT_ONCE) == before == [3, 9, 1]
     assert await timed.admits("third", (PER_MINUTE, 7), (DAILY, 1), (AT_ONCE, 1))
+
+
+async def test_figures_are_exact_to_the_largest_and_what_is_larger_never_fits(timed: TimedStore) -> None:
+    limits = [limit(kind, MAX_COUNT) for kind in ("day", "bucket")]
+    for one in limits:
+        for cost in (2**53, 2**53 + 1, 2**63 + 1, 2**80):
+            assert not await timed.admits(f"{one.kind}-{cost}", (one, cost))
+        assert await timed.admits(f"{one.kind}-all-but-one", (one, MAX_COUNT - 1))
+        assert not await timed.admits(f"{one.kind}-two", (one, 2))
+        assert await timed.admits(f"{one.kind}-the-last", (one, 1))
+    assert await timed.used(*limits) == [MAX_COUNT, MAX_COUNT]
 
 
 async def test_a_bucket_refills_evenly_and_in_whole_units(timed: TimedStore) -> None:

@@ -158,6 +158,9 @@ CALL = Call(
 RULES = (
     config.Rule(name="tokens", per=("key",), tokens=100, window="month"),
     config.Rule(name="calls", per=("key",), requests=6, window="month"),
+    config.Rule(
+        name="credits", per=("key",), tokens=10**6, window="month", weights=config.Weights(input=0.5, output=4)
+    ),
     config.Rule(name="shadow", per=("key",), requests=2, window="month", shadow=True),
     config.Rule(name="at-once", per=("key",), concurrent=40),
 )
@@ -211,6 +214,7 @@ async def test_calls_that_were_admitted_without_the_store_are_charged_and_booked
         keys = {key.split(b":")[2]: key.decode() for key in client.scan_iter("gw:*:key:*")}
         assert used(client, keys[b"tokens"]) == 8 * ran
         assert used(client, keys[b"calls"]) == ran
+        assert used(client, keys[b"credits"]) == 22 * ran  # 3 * 0.5 + 5 * 4, each call rounded up
         figures = booked(client)
         assert (figures["calls"], figures["prompt_tokens"], figures["completion_tokens"]) == (ran, 3 * ran, 5 * ran)
         assert [key for key in client.scan_iter("*") if client.ttl(key) < 0] == []
