@@ -4,6 +4,7 @@ Nothing is sent to the client before an answer begins, but comments where the po
 tried again.
 """
 
+from functools import partial
 from typing import Protocol
 
 from gateway.calls.call import Call
@@ -23,7 +24,7 @@ from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.relay.upstream import Upstream
 from gateway.relay.whole import Whole
 from gateway.routing.catalog import Model
-from gateway.routing.pool import Loan
+from gateway.routing.pool import Loan, Pool
 from gateway.routing.replica import Replica
 
 # How engines name what they refuse; its members may follow.
@@ -112,7 +113,7 @@ class Attempts:
                     clock=self._clock,
                     deadline_at=self._deadline_at,
                     keep_alive=self._keep_alive,
-                    elsewhere=self._elsewhere,
+                    elsewhere=partial(_has_another, self._model.pool, self.tried),  # of us it would be a cycle
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:
@@ -187,10 +188,6 @@ class Attempts:
                 return None
             raise
 
-    def _elsewhere(self) -> bool:
-        """Whether one attempt more could be made, at a replica that was not tried."""
-        return len(self.tried) < self._model.pool.attempts and self._model.pool.has_another(tried=self.tried)
-
     def _too_late(self, deadline_at: float, failures: list[Failure]) -> bool:
         ended_the_last = bool(failures) and failures[-1].reason == "client_deadline"  # the loop's time may lag behind
         return ended_the_last or self._clock.monotonic() >= deadline_at
@@ -225,3 +222,8 @@ class Attempts:
     def _observe(self, replica: Replica, verdict: Failure | BadRequest | None) -> None:
         result = verdict.reason if isinstance(verdict, Failure) else "answered" if verdict is None else "refused"
         self._observer.attempt(self._model.pool.name, replica.name, result=result)
+
+
+def _has_another(pool: Pool, tried: list[Replica]) -> bool:
+    """Whether one attempt more could be made, at a replica that was not tried."""
+    return len(tried) < pool.attempts and pool.has_another(tried=tried)
