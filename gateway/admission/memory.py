@@ -21,11 +21,11 @@ _RECORD_US = RECORD_S * 1_000_000
 _SETTLED_US = SETTLED_S * 1_000_000
 _REFUSED_US = REFUSED_S * 1_000_000
 
-# A call's reservation: when it was made, and until when that is known. In place of the first: it is settled, which is
-# known only where the reservation may still arrive; or it was refused.
-_Record = tuple[int, int]
+# A call's reservation: when it was made, until when that is known, and which keys it was not charged. In place of the
+# first: it is settled, which is known only where the reservation may still arrive; or it was refused.
+_Record = tuple[int, int, tuple[str, ...]]
 _SETTLED, _REFUSED = -1, -2
-_UNKNOWN: _Record = (_SETTLED, 0)
+_UNKNOWN: _Record = (_SETTLED, 0, ())
 
 
 # Of a bucket: used, and since when it has been refilling. Of a period: used, and its number. And the limit that was
@@ -64,6 +64,7 @@ class MemoryStore:
         levels: list[Level] = []
         charged: dict[str, _Count] = {}
         held: list[str] = []
+        over: tuple[str, ...] = ()
         refused = False
         for limit, cost in zip(reservation.limits, reservation.costs, strict=True):
             used, clock_us, mark = self._read(limit, now_us)
@@ -71,14 +72,14 @@ class MemoryStore:
             used += cost
             if used > limit.limit or not limit.limit:  # as `limit.refuses`, which a call would ask for every limit
                 refused = refused or not limit.shadow
+                over += (limit.key,)
             elif limit.kind == "lease":
                 held.append(limit.key)
             else:
                 charged[limit.key] = used, mark, limit
         record = self._record(call_id, now_us) if call_id in self._records else None
         if record is not None and record[0] != _REFUSED:
-            before = zip(levels, reservation.costs, strict=True)
-            return Answer(admitted=True, levels=[(max(used - cost, 0), clock_us) for (used, clock_us), cost in before])
+            return Answer(admitted=True, levels=_levels_before(reservation, levels, record[2]))
         if refused:
             if record is None:
                 self._refuse(reservation, now_us)
@@ -86,15 +87,15 @@ class MemoryStore:
         self._counts.update(charged)
         for key in held:
             self._hold(key, call_id, now_us)
-        self._records[call_id] = now_us, now_us + _RECORD_US
+        self._records[call_id] = now_us, now_us + _RECORD_US, over
         return Answer(admitted=True, levels=levels)
 
     def settle(self, settlement: Settlement) -> None:
         """Apply `settlement` if its reservation is here and unsettled, or if it charges calls that have none."""
         now_us, call_id = self._now_us(), settlement.call_id
-        reserved_us, expires_us = self._records.pop(call_id, _UNKNOWN)
+        reserved_us, expires_us, _ = self._records.pop(call_id, _UNKNOWN)
         if settlement.uncertain:
-            self._records[call_id] = _SETTLED, now_us + _SETTLED_US
+            self._records[call_id] = _SETTLED, now_us + _SETTLED_US, ()
         deltas, ended_us = settlement.deltas, min(settlement.ended_us or now_us, now_us)
         if reserved_us < 0 or expires_us <= now_us:
             if settlement.charges is None or (reserved_us == _SETTLED and expires_us > now_us):
@@ -116,7 +117,7 @@ class MemoryStore:
             record = self._record(reservation.call_id, now_us)
             if record is None or record[0] < 0:
                 continue
-            self._records[reservation.call_id] = record[0], now_us + _RECORD_US
+            self._records[reservation.call_id] = record[0], now_us + _RECORD_US, record[2]
             for limit in reservation.limits:
                 if limit.kind == "lease":
                     self._hold(limit.key, reservation.call_id, now_us)
@@ -136,7 +137,7 @@ class MemoryStore:
                     await asyncio.sleep(0)
 
     def _refuse(self, reservation: Reservation, now_us: int) -> None:
-        self._records[reservation.call_id] = _REFUSED, now_us + _REFUSED_US
+        self._records[reservation.call_id] = _REFUSED, now_us + _REFUSED_US, ()
         if self._ledger is not None:
             self._ledger.book(reservation.account, [("refused", 1)], now_us=now_us)
 
@@ -179,6 +180,14 @@ class MemoryStore:
         self._records = {call_id: record for call_id, record in self._records.items() if record[1] > now_us}
         self._leases = {key: leases for key, leases in self._leases.items() if self._held(key, now_us)}
         self._sweep_at = max(_SWEEP_FROM, 2 * (len(self._counts) + len(self._records) + len(self._leases)))
+
+
+def _levels_before(reservation: Reservation, levels: Sequence[Level], over: tuple[str, ...]) -> list[Level]:
+    """Return the levels before a call that was admitted then: what it was charged fits, and `over` does not."""
+    return [
+        (max(used, limit.limit - cost + 1) if limit.key in over else max(min(used, limit.limit) - cost, 0), clock_us)
+        for limit, cost, (used, clock_us) in zip(reservation.limits, reservation.costs, levels, strict=True)
+    ]
 
 
 def _left(charges: Sequence[int], limits: Sequence[Limit], ended_us: int, *, now_us: int) -> list[int]:

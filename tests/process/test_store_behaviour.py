@@ -113,6 +113,19 @@ async def test_a_reservation_that_comes_twice_counts_once(timed: TimedStore) -> 
     assert await timed.used(PER_MINUTE, DAILY, AT_ONCE) == [8, 6, 1]
 
 
+async def test_a_reservation_that_comes_twice_tells_again_which_shadows_it_was_charged(timed: TimedStore) -> None:
+    shadow, shadow_at_once = limit("day", 10, shadow=True), limit("lease", 1, shadow=True)
+    fits = reservation("fits", (shadow, 8), (shadow_at_once, 1), (PER_MINUTE, 1))
+    over = reservation("over", (shadow, 3), (shadow_at_once, 1), (PER_MINUTE, 1))
+    for asked in (fits, over):
+        assert (await timed.store.reserve(asked)).admitted
+    timed.store.settle(reservation("unseen", (shadow, 1)).settlement(Usage(30, 0), uncertain=True))
+    assert (await timed.store.reserve(fits)).fits(fits) == [True, True, True]
+    assert (await timed.store.reserve(over)).fits(over) == [False, False, True]
+    timed.store.settle(fits.settlement(None))
+    assert (await timed.store.reserve(over)).fits(over) == [False, False, True]
+
+
 async def test_a_settlement_without_a_reservation_changes_nothing(timed: TimedStore) -> None:
     await timed.admits("other", (PER_MINUTE, 5), (DAILY, 5), (AT_ONCE, 1))
     timed.store.settle(reservation("unknown", (PER_MINUTE, 5), (DAILY, 5), (AT_ONCE, 1)).settlement(Usage(9, 9)))

@@ -2,7 +2,7 @@
 -- KEYS: the call's record; then its leases.
 -- ARGV: lease (us), TTL of a record (ms).
 -- Returns 1, or 0 when the call is settled, refused or unknown.
-if not tonumber(redis.call('GET', KEYS[1])) then
+if not reserved_at(redis.call('GET', KEYS[1])) then
   return 0
 end
 local now = now_us()

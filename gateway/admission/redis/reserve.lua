@@ -2,7 +2,8 @@
 -- KEYS: the call's record; then the state of each limit.
 -- ARGV: lease (us), TTL of a record and of a refusal's (ms); of the ledger: key and model, tenant, how long it is kept
 -- (ms); for each limit its kind, limit, window (us), and 1 for a shadow; then for each limit the cost.
--- Returns 1 admitted, 0 refused, 2 admitted before; then for each limit its level before this call.
+-- Returns 1 admitted, 0 refused; then for each limit its level before this call. Of a call that was admitted before, the
+-- level says whether the limit was charged: it then fits, and else does not, whatever others have used since.
 local now = now_us()
 local limits = #KEYS - 1
 local lease = tonumber(ARGV[1])
@@ -32,7 +33,13 @@ for i = 1, limits do
 end
 
 if record and record ~= 'refused' then
-  reply[1] = 2
+  for i, ask in ipairs(asked) do
+    if was_over(record, i) then
+      reply[2 * i] = math.max(ask.used, ask.limit - ask.cost + 1)
+    else
+      reply[2 * i] = math.max(math.min(ask.used, ask.limit) - ask.cost, 0)
+    end
+  end
 elseif refused then
   reply[1] = 0
   if not record then  -- else the same refusal is asked again, because its answer was lost
@@ -40,15 +47,16 @@ elseif refused then
     book(now, 4, {'refused', 1})
   end
 else
-  for _, ask in ipairs(asked) do
+  local over = ''
+  for i, ask in ipairs(asked) do
     if ask.over then
-      -- a shadow: had it been enforced, this call would not have been charged
+      over = over .. ' ' .. i  -- a shadow: had it been enforced, this call would not have been charged
     elseif ask.kind == 'lease' then
       hold(ask.key, KEYS[1], now, lease)
     else
       store(ask.key, ask.kind, ask.used + ask.cost, ask.clock, ask.limit, ask.window, now)
     end
   end
-  redis.call('SET', KEYS[1], text(now), 'PX', ARGV[2])
+  redis.call('SET', KEYS[1], text(now) .. over, 'PX', ARGV[2])
 end
 return reply

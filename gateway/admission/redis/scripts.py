@@ -13,8 +13,6 @@ from gateway.admission.limit import Limit
 from gateway.admission.reservation import RECORD_S, REFUSED_S, SETTLED_S, Answer, Reservation, Settlement
 from gateway.admission.rules import REMEMBERED
 
-_ADMITTED_BEFORE = 2
-
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -102,12 +100,9 @@ def write_nothing() -> bytes:
     return pack(["SETRANGE", "gw:try", 0, ""])
 
 
-def answer(reservation: Reservation, reply: Sequence[int]) -> Answer:
+def answer(reply: Sequence[int]) -> Answer:
     """Return what the reserving script's `reply` says."""
-    levels = list(zip(reply[1::2], reply[2::2], strict=True))
-    if reply[0] == _ADMITTED_BEFORE:
-        levels = [(max(used - cost, 0), clock) for (used, clock), cost in zip(levels, reservation.costs, strict=True)]
-    return Answer(reply[0] != 0, levels)
+    return Answer(reply[0] != 0, list(zip(reply[1::2], reply[2::2], strict=True)))
 
 
 def _before(script: Script, limits: Sequence[Limit], words: int) -> str:

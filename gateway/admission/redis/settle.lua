@@ -7,7 +7,7 @@
 -- Returns 1, or 0 when there was nothing to settle.
 local now = now_us()
 local record = redis.call('GET', KEYS[1])
-local reserved = tonumber(record)
+local reserved = reserved_at(record)
 local limits = #KEYS - 1
 local mark_ttl, ended, charges = ARGV[3 * limits + 4], tonumber(ARGV[3 * limits + 5]), ARGV[3 * limits + 6] == '1'
 if mark_ttl == '0' then

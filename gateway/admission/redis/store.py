@@ -93,7 +93,7 @@ class RedisStore:
         late = partial(self._give_back, reservation)
         reply = self._lane.ask("reserve", self._scripts.reserve(reservation), late=late)
         try:
-            return answer(reservation, await reply)
+            return answer(await reply)
         except asyncio.CancelledError:
             if not reply.cancelled():  # it came in the turn in which the caller left
                 late(reply.exception() or reply.result())
@@ -133,7 +133,7 @@ class RedisStore:
     def _give_back(self, reservation: Reservation, reply: Sequence[int] | BaseException) -> None:
         """Undo a reservation whose caller left before its reply came."""
         if not isinstance(reply, BaseException):
-            given = answer(reservation, reply)
+            given = answer(reply)
             if given.admitted:
                 self.settle(reservation.only(given.fits(reservation)).settlement(None))
         elif isinstance(reply, StoreUnavailable) and reply.sent:

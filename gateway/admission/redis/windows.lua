@@ -132,6 +132,16 @@ local function store(key, kind, used, clock, limit, window, now)
   end
 end
 
+-- Return when a call was reserved, as its record says; nothing where that says it was not. Behind it stand the places of
+-- the limits that were not charged.
+local function reserved_at(record)
+  return record and tonumber(string.match(record, '^%d+'))
+end
+
+local function was_over(record, i)
+  return string.find(record .. ' ', ' ' .. i .. ' ', 1, true)
+end
+
 -- Return a call's id, by which it holds slots: the end of its record's key.
 local function id_of(record)
   return string.match(record, ':call:(.*)$')
