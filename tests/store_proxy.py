@@ -30,6 +30,10 @@ class StoreProxy:
         self.lost.clear()
         self._losses.append(how)
 
+    def lose_nothing(self) -> None:
+        """Lose no more."""
+        self._losses.clear()
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
