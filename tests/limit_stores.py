@@ -88,6 +88,7 @@ class Told(Store):
 
     up = True
     pending = 0
+    may_forget = False
 
     def __init__(self, clock: SetClock, lease_us: int) -> None:
         self.steps: list[Step] = []

@@ -51,8 +51,8 @@ async def run(*arguments: str) -> Ended:
     return Ended(process.returncode, stdout.decode(), stderr.decode())
 
 
-def command(arguments: tuple[str, ...], *, loop: Loop = "uvloop") -> list[str]:
-    return [sys.executable, *(["-m", "gateway"] if loop == "uvloop" else ["-c", _WITHOUT_UVLOOP]), *arguments]
+def command(arguments: tuple[str, ...], *, loop: Loop = "uvloop", module: str = "gateway") -> list[str]:
+    return [sys.executable, *(["-m", module] if loop == "uvloop" else ["-c", _WITHOUT_UVLOOP]), *arguments]
 
 
 def free_port() -> int:
@@ -165,10 +165,10 @@ class Processes:
         signing = development.load_or_create(self._key)
         return development.sign(signing, tenant=tenant, key_id=key, plan=None, ttl_s=600, now=SystemClock().now())
 
-    async def serve(self, config: Path, *, loop: Loop = "uvloop") -> Running:
-        """Start a gateway on this event loop, and wait until it is ready."""
+    async def serve(self, config: Path, *, loop: Loop = "uvloop", module: str = "gateway") -> Running:
+        """Start a gateway on this event loop, or what `module` makes of it, and wait until it is ready."""
         url, admin_url = [f"http://{listen}" for listen in self._listens[config]]
-        running = await self._start(url, admin_url, "serve", "--config", str(config), loop=loop)
+        running = await self._start(url, admin_url, "serve", "--config", str(config), loop=loop, module=module)
         await running.answers(self.session, "/readyz")
         return running
 
@@ -180,8 +180,10 @@ class Processes:
     async def stop(self) -> None:
         await asyncio.gather(*[running.stop() for running in self._all])
 
-    async def _start(self, url: str, admin_url: str, *arguments: str, loop: Loop = "uvloop") -> Running:
-        log, words = self._directory / f"log-{len(self._all)}", command(arguments, loop=loop)
+    async def _start(
+        self, url: str, admin_url: str, *arguments: str, loop: Loop = "uvloop", module: str = "gateway"
+    ) -> Running:
+        log, words = self._directory / f"log-{len(self._all)}", command(arguments, loop=loop, module=module)
         with log.open("wb") as both:
             process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=both, stderr=both)
         self._all.append(Running(process, log, url, admin_url))

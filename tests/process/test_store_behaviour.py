@@ -185,6 +185,14 @@ async def test_a_day_ends_at_midnight_utc(timed: TimedStore) -> None:
     assert await timed.admits("tomorrow", (DAILY, 10))
 
 
+async def test_of_calls_around_midnight_each_day_admits_its_own(timed: TimedStore) -> None:
+    await timed.after(12 * 3600 - 0.000001)
+    for day in ("old", "new"):
+        answers = await asyncio.gather(*[timed.admits(f"{day}-{i}", (DAILY, 1)) for i in range(100)])
+        assert answers.count(True) == 10
+        await timed.after(0.000001)
+
+
 @pytest.mark.parametrize("year", [2026, 2027, 2028, 2099])
 async def test_months_end_where_the_calendar_says(timed: TimedStore, year: int) -> None:
     calls = count()

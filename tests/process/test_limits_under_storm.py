@@ -1,0 +1,178 @@
+"""A whole gateway before a shared store that is slow, away or forgetful, and clients that hang up meanwhile."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gateway.clock import SystemClock
+from tests.doors import CHAT, Door, OpenDoor, Reply
+from tests.engines import ScriptedEngine
+from tests.leaving import client_of
+from tests.store_proxy import StoreProxy, proxy_before
+from tests.store_server import StoreServer, free_port
+from tests.transcripts import http
+
+ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
+CLOCK = SystemClock()
+State = Literal["stopped", "frozen", "no such name", "down at the start"]
+STATES: tuple[State, ...] = ("stopped", "frozen", "no such name", "down at the start")
+TIMEOUT_S = 0.1
+
+
+@asynccontextmanager
+async def opened(
+    open_door: OpenDoor, engine: ScriptedEngine, server: StoreServer, *rules: dict[str, Any], **limits: Any
+) -> AsyncIterator[tuple[Door, StoreProxy]]:
+    """Open a gateway with a proxy before its store."""
+    async with proxy_before(server.port) as proxy:
+        plans = {"plans": {"standard": list(rules)}}
+        door = await open_door(engine.url, limits={"store": proxy.url, "store_timeout": "5s", **plans, **limits})
+        yield door, proxy
+        await door.gateway.stop()  # while the proxy is there
+
+
+async def test_of_hundreds_that_hang_up_while_they_are_reserved_nobody_else_notices(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, store_server: StoreServer
+) -> None:
+    chance = random.Random(9)
+    key = {"name": "requests", "per": ["key"], "requests": 1000, "window": "1h"}
+    entries = {"acme": {"keys": {"few": {"override": {"requests": {"requests": 3}}}}}}
+
+    async def leave(door: Door) -> None:
+        await asyncio.sleep(chance.random() * 1.5)
+        async with client_of(door) as client:
+            await client.ask(door, ASK)
+            await asyncio.sleep(chance.random() * 0.25)
+            client.leave("reset")
+
+    async with opened(open_door, scripted_engine, store_server, key, tenants=entries) as (door, proxy):
+        few = door.token(key="few")
+        proxy.delay_s = 0.1
+        with store_server.client() as client:
+            connected = len(client.client_list())
+            storm = [asyncio.create_task(leave(door)) for _ in range(300)]
+            replies: list[Reply] = []
+            for _ in range(12):
+                replies.append(await door.post(CHAT, ASK, token=few))
+                assert len(client.client_list()) <= connected + 1
+            await asyncio.gather(*storm)
+        assert [reply.status for reply in replies] == [200] * 3 + [429] * 9
+        shown = [reply.headers["x-ratelimit-limit-requests"] for reply in replies]
+        left = [reply.headers["x-ratelimit-remaining-requests"] for reply in replies]
+        assert (shown, left) == (["3"] * 12, ["2", "1"] + ["0"] * 10)
+        samples = await door.idle()
+        assert samples.total("gateway_requests_total", status="500") == 0
+        assert samples.total("gateway_limit_store_failures_total") == 0
+        proxy.delay_s = 0
+        assert proxy.connections == 1
+        reached = len(scripted_engine.requests) - 3
+        assert 0 < reached < 300
+        assert (await door.post(CHAT, ASK)).headers["x-ratelimit-remaining-requests"] == str(1000 - reached - 1)
+
+
+@pytest.mark.parametrize("policy", ["allow", "deny"])
+@pytest.mark.parametrize("state", STATES)
+async def test_a_store_that_is_away_costs_a_steady_load_its_timeout_once(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, own_store_server: StoreServer, state: State, policy: str
+) -> None:
+    url = f"redis://no.such.name.invalid:{free_port()}/0" if state == "no such name" else own_store_server.url
+    if state == "down at the start":
+        own_store_server.stop()
+    rule = {"name": "requests", "per": ["key"], "requests": 10**6, "window": "1h"}
+    limits = {"store": url, "store_timeout": f"{TIMEOUT_S}s", "on_store_failure": policy}
+    door = await open_door(scripted_engine.url, limits={**limits, "plans": {"standard": [rule]}})
+    if state in ("stopped", "frozen"):
+        assert (await door.post(CHAT, ASK)).status == 200
+    if state == "stopped":
+        own_store_server.stop()
+    if state == "frozen":
+        own_store_server.freeze()
+
+    async def timed() -> tuple[float, Reply]:
+        began = CLOCK.monotonic()
+        reply = await door.post(CHAT, ASK)
+        return CLOCK.monotonic() - began, reply
+
+    calls = []
+    for _ in range(50):
+        calls.append(asyncio.create_task(timed()))
+        await asyncio.sleep(0.02)
+    ended = [await call for call in calls]
+    assert {reply.status for _, reply in ended} == {200 if policy == "allow" else 503}
+    if policy == "deny":
+        assert all("Retry-After" in reply.headers for _, reply in ended)
+        assert {reply.error["code"] for _, reply in ended} == {"limits_unavailable"}
+    took = sorted(seconds for seconds, _ in ended)
+    assert took[-1] < TIMEOUT_S + 0.1
+    # Those of one timeout wait for it; then nobody does.
+    assert sum(seconds > TIMEOUT_S / 2 for seconds in took) <= TIMEOUT_S / 0.02 + 2
+    if state == "no such name":
+        await door.gateway.stop()
+        return
+    own_store_server.thaw() if state == "frozen" else own_store_server.start()
+    async with asyncio.timeout(5):
+        while "x-ratelimit-limit-requests" not in (await door.post(CHAT, ASK)).headers:
+            await asyncio.sleep(0.02)
+    await door.gateway.stop()  # while the store is there
+
+
+async def test_of_a_hundred_calls_whose_replies_are_lost_now_and_then_each_is_charged_once(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, store_server: StoreServer, tmp_path: Path
+) -> None:
+    chance = random.Random(5)
+    rules = [
+        {"name": "requests", "per": ["key"], "requests": 1000, "window": "day"},
+        {"name": "tokens", "per": ["key"], "tokens": 10**6, "count": "output", "window": "day"},
+        {"name": "slots", "per": ["key"], "concurrent": 2},
+    ]
+    away = {"store_timeout": "50ms", "on_store_failure": "allow", "journal": str(tmp_path)}
+    async with opened(open_door, scripted_engine, store_server, *rules, **away) as (door, proxy):
+        lost, counted = 0, True
+        for _ in range(100):
+            if counted and chance.random() < 0.05:
+                proxy.lose("swallow")
+                lost += 1
+            reply = await door.post(CHAT, ASK)
+            assert reply.status == 200
+            counted = "x-ratelimit-limit-requests" in reply.headers
+            await asyncio.sleep(0.01)
+        proxy.lose_nothing()
+        sent = 101
+        async with asyncio.timeout(5):
+            while "x-ratelimit-limit-requests" not in (reply := await door.post(CHAT, ASK)).headers:
+                sent += 1
+                await asyncio.sleep(0.02)
+    assert lost > 1
+    # Also those that the store was not asked for, while it was thought to be away, and none twice.
+    assert reply.headers["x-ratelimit-remaining-requests"] == str(1000 - sent)
+    output = 10**6 - 10 - int(reply.headers["x-ratelimit-remaining-tokens"])
+    assert output == (sent - 1) * reply.json()["usage"]["completion_tokens"]
+
+
+async def test_a_slot_is_free_again_though_the_reply_to_its_release_was_lost_each_time(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, store_server: StoreServer
+) -> None:
+    slots = {"name": "slots", "per": ["key"], "concurrent": 2}
+    async with opened(open_door, scripted_engine, store_server, slots) as (door, proxy):
+        for _ in range(20):
+            answered = asyncio.Event()
+            scripted_engine.answer(answered, http(b'{"choices":[]}'))
+            call = asyncio.create_task(door.post(CHAT, ASK))
+            await scripted_engine.asked(len(scripted_engine.requests) + 1)
+            proxy.lose("hang up")
+            answered.set()
+            assert (await call).status == 200
+            await asyncio.wait_for(proxy.lost.wait(), 5)
+        count, go = len(scripted_engine.requests), asyncio.Event()
+        for _ in range(2):
+            scripted_engine.answer(go, http(b'{"choices":[]}'))
+        calls = [asyncio.create_task(door.post(CHAT, ASK)) for _ in range(2)]
+        await scripted_engine.asked(count + 2)
+        assert (await door.post(CHAT, ASK)).status == 429
+        go.set()
+        assert [(await one).status for one in calls] == [200, 200]
