@@ -228,6 +228,7 @@ def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
         lease_s=limits.lease,
         retention_s=limits.ledger_retention,
         observer=metrics,
+        events=limits.events,
         backlog=None if limits.journal is None else _journal(limits.journal, clock, metrics),
     )
 

@@ -338,6 +338,7 @@ class Books(RuleBasedStateMachine):
         assert booked == {
             place: figure for place, figure in self._model.books.items() if figure and place[0] >= str(since)
         }
+        assert self._stores.events() in (None, self._model.told)
         for gateway in self._gateways:
             await gateway.member.store.close()
         await self._watcher.store.close()

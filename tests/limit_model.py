@@ -103,6 +103,7 @@ class Model:
     books: Counter[tuple[str, ...]] = field(default_factory=Counter)
     admitted: dict[str, bool] = field(default_factory=dict)  # by the last reservation of a call
     settled: set[str] = field(default_factory=set)
+    told: Counter[tuple[str, str]] = field(default_factory=Counter)  # calls that were booked, and as what
     _buckets: dict[Place, Bucket] = field(default_factory=dict)
     _periods: Counter[Place] = field(default_factory=Counter)
     _slots: dict[Place, dict[str, int]] = field(default_factory=dict)
@@ -141,6 +142,7 @@ class Model:
             if state is None:
                 self._records[call] = "refused", now_us, now_us + REFUSAL_US
                 self._book(asked, now_us, refused=1)
+                self.told[call, "refused"] += 1
             return
         self._charged[call] = {rule: asked.cost(rule) for rule in over if not over[rule]}
         for rule, cost in self._charged[call].items():
@@ -172,6 +174,7 @@ class Model:
             if same:
                 self._add(rule, asked.who, now_us, _used(rule, asked.usage) - cost)
         if asked.usage is not None:
+            self.told[call, "settled"] += 1
             usage = asked.usage
             self._book(
                 asked,

@@ -5,6 +5,7 @@ Several gateways share one store, each through a wire of its own that can lose r
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import redis
 from fakeredis import TcpFakeServer
 from fakeredis._clients._tcp_server import TCPFakeRequestHandler
 
+from gateway import config
 from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.ledger.posting import Posting
 from gateway.admission.memory import MemoryStore
@@ -24,7 +26,7 @@ from gateway.admission.reservation import Answer, Reservation, Settlement
 from gateway.admission.store import Store
 from gateway.clock import SystemClock
 from tests.limit_model import Does, Step
-from tests.limiting import LUA_CLOCK, RETENTION_S, SECOND, Remembering, SetClock
+from tests.limiting import LUA_CLOCK, PROBE, RETENTION_S, SECOND, Remembering, SetClock
 from tests.store_proxy import StoreProxy, proxy_before
 
 TIMEOUT_S = 0.05
@@ -81,6 +83,9 @@ class Stores(Protocol):
 
     def lasting(self) -> list[str]:
         """Return its keys that would stay for ever."""
+
+    def events(self) -> Counter[tuple[str, str]] | None:
+        """Return which calls its stream tells of, and as what; None where there is none."""
 
 
 class Told(Store):
@@ -143,6 +148,9 @@ class InMemory(Stores):
     def lasting(self) -> list[str]:
         return []
 
+    def events(self) -> None:
+        return None
+
 
 class OnServer(Stores):
     """A server. A `real` one keeps its own time; another is told what time it is, and which keys have run out."""
@@ -172,6 +180,7 @@ class OnServer(Stores):
             lease_s=self.lease_us / SECOND,
             retention_s=RETENTION_S,
             observer=observer,
+            events=config.Events(),
             lua_clock=self._lua_clock,
         )
         store.start()
@@ -204,6 +213,10 @@ class OnServer(Stores):
             for key in keys:
                 pipeline.ttl(key)
             return [key for key, ttl in zip(keys, pipeline.execute(), strict=True) if ttl == -1]
+
+    def events(self) -> Counter[tuple[str, str]]:
+        events = [event for _, event in self._client.xrange("gw:events")]
+        return Counter((event["call"], event["event"]) for event in events if event["key"] != PROBE.key)
 
 
 def _step(line: str) -> Step:

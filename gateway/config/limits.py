@@ -2,7 +2,16 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictStr, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    model_validator,
+)
 
 from gateway.config import store_url, units
 from gateway.config.section import Count, Duration, Name, Positive, Section
@@ -132,6 +141,13 @@ def _store(text: str) -> str:
 StoreText = Annotated[StrictStr, AfterValidator(_store)]
 
 
+class Events(Section):
+    """A stream of events in the store, one for each booking; for all tenants, or one stream for each."""
+
+    stream: Literal["shared", "tenant"] = "shared"
+    max_length: Annotated[StrictInt, Field(ge=1000, le=10**9)] = 1_000_000
+
+
 class Limits(Section):
     """Who may spend how much, and where that is counted."""
 
@@ -142,6 +158,7 @@ class Limits(Section):
     journal: Annotated[StrictStr, StringConstraints(min_length=1)] | None = None
     lease: Annotated[Duration, Field(ge=1, le=3600)] = 30.0
     ledger_retention: Annotated[Duration, Field(ge=86400, le=3660 * 86400)] = 400 * 86400.0
+    events: Events | None = None
     default_plan: Name | None = None
     plans: Annotated[dict[Name, tuple[Rule, ...]], Field(min_length=1)] = {"standard": STANDARD_PLAN}
     tenants: dict[Name, TenantEntry] = {}
@@ -169,6 +186,12 @@ class Limits(Section):
     def _a_journal_is_for_a_store_that_can_be_away(self) -> Self:
         if self.journal is not None and self.store == "memory":
             raise ValueError("journal: only with a shared store; memory is never away")
+        return self
+
+    @model_validator(mode="after")
+    def _events_are_for_whoever_else_reads_the_store(self) -> Self:
+        if self.events is not None and self.store == "memory":
+            raise ValueError("events: only with a shared store; nobody else reads this process's memory")
         return self
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import hiredis
 import pytest
 
-from gateway.admission.redis.scripts import pack
+from gateway.admission.redis.command import pack
 from gateway.admission.redis.sentinels import Sentinels
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
@@ -114,7 +114,7 @@ async def test_calls_whose_last_writes_another_master_never_saw_are_charged_and_
             await until(lambda: not store.pending)
             assert booked(store_server) == {"calls": 300, "prompt_tokens": 300, "completion_tokens": 600}
             sentinel.name(other)
-            await until(lambda: bool(other.client().script_exists(store._scripts.all[0].sha)[0]))
+            await until(lambda: bool(other.client().script_exists(store._scripts._settle.sha)[0]))
             for call in calls[300:500]:
                 store.settle(call.settlement(Usage(1, 2), charging=True))
             for call in calls[500:]:

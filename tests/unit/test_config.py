@@ -72,6 +72,8 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ("limits.tenants", {123: {}}, "limits.tenants[123]: expected text as a key; quote it"),
         ("limits.store", "mongodb://x", "limits.store: "),
         ("limits.journal", "/j", "limits: journal: only with a shared store; memory is never away"),
+        ("limits.events", {}, "limits: events: only with a shared store; nobody else reads this process's memory"),
+        ("limits.events", {"stream": "x"}, "limits.events.stream: "),
         ("limits.default_plan", "gold", "limits: default_plan: there is no plan 'gold'; plans: standard"),
         ("limits.plans.a", [{"name": "x", "window": "1m"}], "limits.plans.a[0]: expected exactly one of requests"),
         ("limits.plans.a", [{"name": "x", "requests": 1}], "limits.plans.a[0]: window: needed with requests"),

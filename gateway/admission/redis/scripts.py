@@ -5,13 +5,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from typing import Protocol
 
-from hiredis import pack_command
-
+from gateway import config
 from gateway.admission.ledger.account import COUNTERS, Account, booked, encoded
 from gateway.admission.limit import Limit
+from gateway.admission.redis.command import pack
+from gateway.admission.redis.events import lua_of, write_no_event
 from gateway.admission.reservation import RECORD_S, REFUSED_S, SETTLED_S, Answer, Reservation, Settlement
 from gateway.admission.rules import REMEMBERED
+
+
+class Prepared(Protocol):
+    """What a connection begins with."""
+
+    def load(self) -> bytes:
+        """Return the command that must succeed before calls are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsAllowed:
+    """That events may be written: a script that met this only at its end would have done half of its work."""
+
+    def load(self) -> bytes:
+        """Return a command that shows it."""
+        return write_no_event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +50,30 @@ class Scripts:
     Every settlement leaves a mark for `marks_s`, 0: only those that ask for one, which lasts.
     """
 
-    def __init__(self, *, lease_s: float, retention_s: float, clock: str | None = None, marks_s: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        lease_s: float,
+        retention_s: float,
+        events: config.Events | None = None,
+        clock: str | None = None,
+        marks_s: int = 0,
+    ) -> None:
         self._lease_us = round(lease_s * 1_000_000)
         self._retention_ms = round(retention_s * 1000)
         self._marks_ms = marks_s * 1000
         # How most settle: with this store's mark, now, and only what is reserved; or, if that is lost, what was used.
         self._usual, self._usual_charging = _bulk([self._marks_ms, 0, 0]), _bulk([self._marks_ms, 0, 1])
-        prelude = (_source("clock.lua") if clock is None else clock) + _source("windows.lua") + _source("ledger.lua")
-        self._reserve, self._settle, self._renew = self.all = tuple(
+        prelude = (
+            (_source("clock.lua") if clock is None else clock)
+            + _source("windows.lua")
+            + _source("ledger.lua")
+            + lua_of(events)
+        )
+        self._reserve, self._settle, self._renew = scripts = tuple(
             _script(prelude + _source(name)) for name in ("reserve.lua", "settle.lua", "renew.lua")
         )
+        self.all: list[Prepared] = [*scripts, *([] if events is None else [EventsAllowed()])]
         # All but the call's record and figures is packed once for the same account and limits.
         self._around_reserve = lru_cache(maxsize=REMEMBERED)(self._pack_around_reserve)
         self._around_settle = lru_cache(maxsize=REMEMBERED)(self._pack_around_settle)
@@ -124,12 +156,6 @@ _COUNTER = {counter: _bulk([counter]) for counter in COUNTERS}
 
 # How long a settlement's mark stays, which a reservation still on its way must find.
 _MARK_MS = SETTLED_S * 1000
-
-
-def pack(words: Sequence[str | int]) -> bytes:
-    """Return a command as the protocol writes it."""
-    packed: bytes = pack_command(tuple(words))  # type: ignore[arg-type] # its stub has a tuple of one
-    return packed
 
 
 def _source(name: str) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from gateway.admission.redis.command import pack
 from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed, replies
-from gateway.admission.redis.scripts import Script, pack
+from gateway.admission.redis.scripts import Prepared
 from gateway.admission.redis.server import Master, Server
 from gateway.config.store_url import Address, StoreUrl
 
@@ -31,7 +32,7 @@ _WATCH_EVERY_S = 1.0
 class Sentinels:
     """Connects to the master. Sentinels and servers are those that `url` names."""
 
-    def __init__(self, url: StoreUrl, scripts: Sequence[Script]) -> None:
+    def __init__(self, url: StoreUrl, scripts: Sequence[Prepared]) -> None:
         self._url = url
         self._scripts = scripts
         self._sentinels = [_Sentinel(url, place) for place in url.places]

@@ -13,8 +13,9 @@ from typing import Protocol
 from redis.asyncio import Connection as Parameters
 from redis.asyncio import ConnectionPool, SSLConnection
 
+from gateway.admission.redis.command import pack
 from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed, replies
-from gateway.admission.redis.scripts import Script, pack, write_nothing
+from gateway.admission.redis.scripts import Prepared, write_nothing
 
 _TELL_HISTORY = pack(["INFO", "replication"])
 
@@ -41,7 +42,7 @@ class Server:
     """
 
     def __init__(
-        self, url: str, scripts: Sequence[Script], *, last: Callable[[], Sequence[bytes]] | None = None
+        self, url: str, scripts: Sequence[Prepared], *, last: Callable[[], Sequence[bytes]] | None = None
     ) -> None:
         self._parameters = _parameters(url)
         self._greeting = [*_introduction(self._parameters), *[script.load() for script in scripts]]

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import date
 from functools import partial
 
+from gateway import config
 from gateway.admission.ledger.posting import Posting
 from gateway.admission.observer import Observer
 from gateway.admission.redis.backlog import Backlog, Memory
@@ -30,8 +31,9 @@ _DOUBT_US = (SETTLED_LATELY_S - 60) * 1_000_000
 class RedisStore:
     """A `Store` in one server, or in the master that sentinels name.
 
-    `lua_clock` is Lua that tells the time, the server's own by default. `backlog` is where settlements wait while the
-    server is away, this process's memory by default.
+    `events` says which streams are told of each booking, none by default. `lua_clock` is Lua that tells the time, the
+    server's own by default. `backlog` is where settlements wait while the server is away, this process's memory by
+    default.
     Losing one server's data loses the reservations of calls under way: they settle as unknown, and count nothing. Of
     a master that another replaced the last writes may be missing there: calls whose reservation is lost are charged
     what they used, and settlements of the last minute are sent again.
@@ -46,13 +48,16 @@ class RedisStore:
         lease_s: float,
         retention_s: float,
         observer: Observer,
+        events: config.Events | None = None,
         backlog: Backlog[Settlement] | None = None,
         lua_clock: str | None = None,
     ) -> None:
         named = store_url.parse(url)
         self.may_forget = named.topology != "server"
         marks_s = SETTLED_LATELY_S if self.may_forget else 0
-        self._scripts = Scripts(lease_s=lease_s, retention_s=retention_s, clock=lua_clock, marks_s=marks_s)
+        self._scripts = Scripts(
+            lease_s=lease_s, retention_s=retention_s, events=events, clock=lua_clock, marks_s=marks_s
+        )
         self._clock = clock
         self._ledger = RedisLedger(url)
         scripts = self._scripts.all
