@@ -3,6 +3,7 @@
 No call waits behind it. Its field `version` is written in the step that changes any other.
 """
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
@@ -35,6 +36,7 @@ class RedisSettings:
         self._url = store_url.parse(url)
         self._key = f"gw:{{{name}}}:settings"
         self._client: Redis | None = None
+        self._turn = asyncio.Lock()  # whoever comes while one finds the server takes what that one found
         self._script = resources.files("gateway.admission.redis").joinpath("settings.lua").read_text(encoding="utf-8")
 
     async def version(self) -> bytes:
@@ -102,6 +104,7 @@ class RedisSettings:
                     raise StoreUnavailable(sent=True) from error
 
     async def _connected(self) -> Redis:
-        if self._client is None:
-            self._client = await client(self._url, within_s=_WITHIN_S, retries=0)
-        return self._client
+        async with self._turn:
+            if self._client is None:
+                self._client = await client(self._url, within_s=_WITHIN_S, retries=0)
+            return self._client
