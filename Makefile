@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SDKS := tests/conformance/sdks
 
-.PHONY: help install run test check format bench clean
+.PHONY: help install run test check format bench chaos clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -29,6 +29,9 @@ format: install  ## format and fix what can be fixed
 
 bench: install  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy; about four minutes
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+chaos: install  ## gateways, engines and stores are killed, frozen and cut for a minute each; then the books are held to the token
+	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 clean:  ## remove what the targets above made
 	rm -rf .venv .venv-llamacpp .venv-helm .venv-sdks $(SDKS)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from bench import report, streams
+from bench import limiter, report, streams
 from bench.processes import CannotOpen, open_files
 from bench.proxies import REFERENCE, Proxy, known
 from bench.rounds import Figures, Rounds
@@ -18,20 +18,31 @@ _PROXIES = {proxy.name: proxy for proxy in known()}
 
 
 @click.command()
-@click.option("--rounds", type=click.IntRange(1), help="Medians are taken over them.  [default: 5; of streams 1]")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    help="Medians are taken over them.  [default: 5; of streams 1; of the limiter 3]",
+)
 @click.option("--only", metavar="NAME,…", help=f"Compare only these of {', '.join(_PROXIES)}.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write every round's figures to this file.")
 @click.option("--streams", "of_streams", is_flag=True, help="Measure 1,000 streams at once, for a minute each proxy.")
-@click.option("--quick", is_flag=True, help="With --streams: 20 for 2 s, to see that it works; not for figures.")
-def main(*, rounds: int | None, only: str | None, target: Path | None, of_streams: bool, quick: bool) -> None:
+@click.option("--limiter", "of_limiter", is_flag=True, help="Measure what limits in a shared store cost, by load.")
+@click.option("--quick", is_flag=True, help="With these two: little of it, to see that it works; not for figures.")
+def main(
+    *, rounds: int | None, only: str | None, target: Path | None, of_streams: bool, of_limiter: bool, quick: bool
+) -> None:
     """Compare CPU, latency and memory of the gateway, all policies on, with plain proxies. Takes a few minutes."""
     if not Path("/proc/self/stat").exists():
         raise click.ClickException("CPU time is read from /proc, which this system lacks; run it on Linux")
-    if quick and not of_streams:
-        raise click.UsageError("--quick goes with --streams")
+    if quick and not (of_streams or of_limiter):
+        raise click.UsageError("--quick goes with --streams and --limiter")
+    if of_limiter and (of_streams or only):
+        raise click.UsageError("--limiter goes with neither --streams nor --only: it has gateways of its own")
     proxies = _chosen(only)
     try:
-        if of_streams:
+        if of_limiter:
+            figures, columns = _measure_limiter(rounds or 3, limiter.QUICK if quick else limiter.FULL), report.LIMITER
+        elif of_streams:
             size = streams.QUICK if quick else streams.FULL
             figures, columns = _measure_streams(proxies, rounds or 1, size), report.STREAMS
         else:
@@ -71,6 +82,14 @@ def _measure_streams(proxies: Sequence[Proxy], rounds: int, size: streams.Size) 
     return measuring.figures
 
 
+def _measure_limiter(rounds: int, load: limiter.Load) -> Mapping[str, Figures]:
+    measuring = limiter.Limiter(load)
+    with stand(limiter.proxies()) as running:
+        for number in range(rounds):
+            uvloop.run(measuring.round(number, running))
+    return measuring.figures
+
+
 def _tell_absent(running: Stand) -> None:
     for name in running.absent:
         click.echo(f"{name}: not found on PATH, left out", err=True)
@@ -80,7 +99,7 @@ def _tell_absent(running: Stand) -> None:
 
 def _show(figures: Mapping[str, Figures], columns: report.Columns) -> None:
     click.echo(report.table(figures, columns, reference=REFERENCE))
-    for name in figures:
+    for name in figures if columns is not report.LIMITER else ():
         click.echo(f"{name}: {_PROXIES[name].does if name in _PROXIES else 'streams straight from the engine'}")
 
 

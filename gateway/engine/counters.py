@@ -27,6 +27,10 @@ class Counters:
         finally:
             self.running -= 1
 
+    def generated(self) -> None:
+        """Count one token."""
+        self.generated_tokens += 1
+
     def exposition(self, model: str) -> bytes:
         """Return the counts under vLLM's metric names and labels."""
         served = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -2,13 +2,16 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
+from pathlib import Path
 
 from aiohttp import web
 
 from gateway.clock import Clock, SystemClock
 from gateway.engine import counters, wire
+from gateway.engine.account import Account
 from gateway.engine.generation import Generation
 from gateway.engine.job import Endpoint, Job, parse
 from gateway.engine.refusals import EngineRefusal, wrong_media_type
@@ -27,7 +30,7 @@ JSON = "application/json"
 class SimulatedEngine:
     """One engine that serves one model. `tokens_per_second` is the pace of each choice; None is as fast as possible.
 
-    `counters` holds what was generated, for comparison with what others say was.
+    `counters` holds what was generated, for comparison with what others say was; `account` is told it step by step.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class SimulatedEngine:
         tokens_per_second: float | None = None,
         max_model_len: int = MAX_MODEL_LEN,
         api_key: str | None = None,
+        account: Account | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.model = model
@@ -44,6 +48,7 @@ class SimulatedEngine:
         self._step_s = 1 / tokens_per_second if tokens_per_second else 0.0
         self._max_model_len = max_model_len
         self._api_key = api_key
+        self._account = account
         self._clock = clock or SystemClock()
         self._runner: web.ServerRunner | None = None
 
@@ -107,23 +112,56 @@ class SimulatedEngine:
         request_id = request.headers.get("X-Request-Id") or secrets.token_hex(8)
         answer = wire.Answer(job, request_id, int(self._clock.now()), self.model)
         generation = Generation(job)
-        with self.counters.request(generation.prompt_tokens):
-            response = await (self._stream if job.stream else self._whole)(request, answer, generation)
+        with self.counters.request(generation.prompt_tokens), self._accounted(answer, generation) as generated:
+            produce = self._stream if job.stream else self._whole
+            response = await produce(request, answer, generation, generated=generated)
         self.counters.finished.update(str(choice.finish_reason) for choice in generation.choices)
         return response
 
-    async def _whole(self, _: web.BaseRequest, answer: wire.Answer, generation: Generation) -> web.StreamResponse:
+    @contextmanager
+    def _accounted(self, answer: wire.Answer, generation: Generation) -> Iterator[Callable[[], None]]:
+        """Yield what is to be called at each token that is generated."""
+        account = self._account
+        if account is None:
+            yield self.counters.generated
+            return
+        number = account.began(answer.request_id, prompt_tokens=generation.prompt_tokens, seed=answer.job.seed)
+
+        def generated() -> None:
+            self.counters.generated()
+            account.token(number)
+
+        try:
+            yield generated
+        except BaseException:
+            account.cut(number)
+            raise
+        account.ended(number)
+
+    async def _whole(
+        self,
+        _: web.BaseRequest,
+        answer: wire.Answer,
+        generation: Generation,
+        *,
+        generated: Callable[[], None],
+    ) -> web.StreamResponse:
         pace = _Pace(self._step_s)
         texts: list[list[str]] = [[] for _ in generation.choices]
         while generation.running:
             await pace.turn()
             for choice, text in generation.step():
-                self.counters.generated_tokens += 1
+                generated()
                 texts[choice.index].append(text)
         return _response(answer.whole(generation, ["".join(tokens) for tokens in texts]))
 
     async def _stream(
-        self, request: web.BaseRequest, answer: wire.Answer, generation: Generation
+        self,
+        request: web.BaseRequest,
+        answer: wire.Answer,
+        generation: Generation,
+        *,
+        generated: Callable[[], None],
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_headers("text/event-stream; charset=utf-8"))
         await response.prepare(request)
@@ -133,7 +171,7 @@ class SimulatedEngine:
         while generation.running:
             await pace.turn()
             for choice, text in generation.step():
-                self.counters.generated_tokens += 1
+                generated()
                 await response.write(answer.token(choice, text))
         for event in answer.endings(generation):
             await response.write(event)
@@ -173,10 +211,16 @@ async def serve_engine(
     port: int,
     tokens_per_second: float | None = None,
     api_key: str | None = None,
+    account: Path | None = None,
     started: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve a simulated engine until cancelled; `started` is told its base URL. Raises `OSError` as `start` does."""
-    engine = SimulatedEngine(model, tokens_per_second=tokens_per_second, api_key=api_key)
+    """Serve a simulated engine until cancelled; `started` is told its base URL.
+
+    Raises:
+        OSError: as `start` and `Account` do.
+    """
+    steps = None if account is None else Account(account, SystemClock())
+    engine = SimulatedEngine(model, tokens_per_second=tokens_per_second, api_key=api_key, account=steps)
     try:
         bound = await engine.start(host, port)
         if started is not None:

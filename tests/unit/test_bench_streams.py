@@ -120,7 +120,7 @@ async def test_a_port_that_nobody_listens_on_opens_no_stream() -> None:
 async def test_a_round_takes_every_figure_of_every_proxy(port: int) -> None:
     token = identity().token
     engine_itself = Running("ours", port, os.getpid())
-    stand = Stand(engine_itself, proxies=(engine_itself,), absent=(), calls=calls(token), token=token)
+    stand = Stand(engine_itself, engine_itself, proxies=(engine_itself,), absent=(), calls=calls(token), token=token)
     streams = Streams(Size(streams=4, seconds=0.2))
     await streams.round(0, stand)
     assert set(streams.figures) == {STRAIGHT, "ours"}

@@ -1,0 +1,104 @@
+"""Everything that is known when a run is over, from which it is judged; and what a violation is."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tests.chaos.client import Seen
+from tests.chaos.engines import Attempt
+from tests.chaos.faults import Fault
+from tests.chaos.gateways import Life, Line
+from tests.chaos.topologies import StoreKey
+
+# Whose calls: tenant, key, model.
+Account = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """An invariant that does not hold, and what shows it."""
+
+    invariant: str
+    evidence: str
+
+
+@dataclass(repr=False)  # it has megabytes, and asyncio shows what its main task returned to itself
+class Evidence:
+    """One run. `ledger` is what GET /admin/usage told; `gauges` those of all gateways that should be zero."""
+
+    seen: list[Seen]
+    lives: list[Life]
+    attempts: list[Attempt]
+    faults: list[Fault]
+    ledger: dict[Account, Counter[str]]
+    keys: list[StoreKey]
+    gauges: dict[str, float]
+    journals: dict[str, int]
+    one_month: bool
+    by_id: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+    by_seed: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+    by_call_id: dict[str, Seen] = field(default_factory=dict)
+    lines: dict[str, Line] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for attempt in sorted(self.attempts, key=lambda one: one.began_us):
+            self.by_id[attempt.request_id].append(attempt)
+            self.by_seed[attempt.seed].append(attempt)
+        self.by_call_id = {found: one for one in self.seen if (found := self.id_of(one)) is not None}
+        self.lines = {line.inference_id: line for life in self.lives for line in life.lines}
+
+    def charged_attempt(self, line: Line) -> Attempt | None:
+        """Return what the engine says of the attempt that a call's usage is of: the last at its last replica."""
+        there = [one for one in self.by_id.get(line.inference_id, ()) if one.replica == line.fields["replica"]]
+        return there[-1] if there else None
+
+    def id_of(self, seen: Seen) -> str | None:
+        """Return a call's id, as its client or else an engine was told."""
+        if seen.inference_id is not None:
+            return seen.inference_id
+        attempts = self.by_seed.get(seen.call.number)
+        return attempts[0].request_id if attempts else None
+
+    def life_of(self, seen: Seen) -> Life:
+        return next(life for life in self.lives if (life.place, life.number) == (seen.place, seen.life))
+
+    def call_of(self, line: Line) -> Seen | None:
+        """Return the call of a line, where its client or an engine knows its id."""
+        return self.by_call_id.get(line.inference_id)
+
+    def touches_away(self, line: Line) -> bool:
+        """Whether a call's gateway left its store alone at any time of it, as far as is known."""
+        life = line.life
+        if life.ending == "killed" and line.ended_us > life.messages_until_us:
+            return True
+        return any(since <= line.ended_us and line.began_us <= until for since, until in life.away)
+
+    @cached_property
+    def unlogged(self) -> list[Seen]:
+        """Return the calls of killed gateways that left no line: what became of them only the store may know."""
+        killed = [one for one in self.seen if self.life_of(one).ending == "killed"]
+        return [one for one in killed if self.id_of(one) not in self.lines]
+
+    @cached_property
+    def leftovers(self) -> dict[str, str]:
+        """Return the calls that the store knows as reserved still, and the tags of their tenants."""
+        found = {}
+        for key in self.keys:
+            place, record, call_id = key.name.rpartition(":call:")
+            if record and key.value.isdecimal():
+                found[call_id] = place.removeprefix("gw:{").removesuffix("}")
+        return found
+
+
+def shown(items: Iterable[object], most: int = 6) -> str:
+    """Return some of what shows it, and how many there are."""
+    found = list(items)
+    return f"{len(found)}: " + "; ".join(map(str, found[:most])) + ("; …" if len(found) > most else "")
+
+
+def violated(invariant: str, items: Iterable[object]) -> Iterator[Violation]:
+    """Yield a violation where there are any `items`."""
+    found = list(items)
+    if found:
+        yield Violation(invariant, shown(found))

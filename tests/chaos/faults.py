@@ -1,0 +1,106 @@
+"""What befalls a run: engines, the store and gateways, each in a track of its own, at moments drawn from the seed."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gateway.clock import SystemClock
+from tests.chaos.engines import EngineSlot
+from tests.chaos.gateways import GatewaySlot
+from tests.chaos.topologies import Topology
+from tests.processes import Running
+
+# The longest that something stays away. A store that is away for longer than a lease lives costs slots, which is told
+# of in docs/limits.md, and is not what is looked for here.
+ENGINE_AWAY_S = 1.5
+GATEWAY_FROZEN_S = 1.0
+STORE_AWAY_OF_LEASE = 0.27
+
+# Between the end of one fault of a track and the next.
+_CALM_S = {"engines": (0.2, 1.2), "store": (0.8, 2.5), "gateways": (0.6, 2.0)}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that was done. Times are seconds since the epoch."""
+
+    name: str
+    began_s: float
+    ended_s: float
+
+
+class Faults:
+    """The tracks. `happened` is what was done so far."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        engines: Sequence[EngineSlot],
+        gateways: Sequence[GatewaySlot],
+        topology: Topology,
+        lease_s: float,
+    ) -> None:
+        self.happened: list[Fault] = []
+        self._clock = SystemClock()
+        self._engines = engines
+        self._gateways = gateways
+        self._topology = topology
+        self._store_away_s = lease_s * STORE_AWAY_OF_LEASE
+        self._seed = seed
+
+    async def run(self, seconds: float) -> None:
+        """Do harm for so long. All that was harmed is whole again when this returns."""
+        until = asyncio.get_running_loop().time() + seconds
+        async with asyncio.TaskGroup() as group:
+            for name, strike in (("engines", self._engine), ("store", self._store), ("gateways", self._gateway)):
+                group.create_task(self._track(name, strike, until))
+
+    async def _track(self, name: str, strike: Callable[[Random], Awaitable[str]], until: float) -> None:
+        chance = Random(f"{self._seed}:{name}")
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(chance.uniform(*_CALM_S[name]))
+            if loop.time() >= until:
+                return
+            began_s = self._clock.now()
+            what = await strike(chance)
+            self.happened.append(Fault(what, began_s, self._clock.now()))
+
+    async def _engine(self, chance: Random) -> str:
+        slot = chance.choice(self._engines)
+        assert slot.running is not None
+        away_s = chance.uniform(0, ENGINE_AWAY_S)
+        if chance.random() < 0.25:
+            await _freeze(slot.running, away_s)
+            return "engine frozen"
+        slot.running.send(signal.SIGKILL)
+        await slot.running.ended()
+        await asyncio.sleep(away_s)
+        await slot.start()
+        return "engine killed"
+
+    async def _store(self, chance: Random) -> str:
+        name = chance.choice(sorted(self._topology.faults))
+        await self._topology.faults[name](self._store_away_s * chance.random())
+        return name
+
+    async def _gateway(self, chance: Random) -> str:
+        slot = chance.choice(self._gateways)
+        what = chance.choices(("killed", "stopped", "frozen"), (5, 3, 2))[0]
+        if what == "frozen":
+            await _freeze(slot.life.running, chance.uniform(0, GATEWAY_FROZEN_S))
+        else:
+            await (slot.kill() if what == "killed" else slot.stop())
+            await slot.start()
+        return f"gateway {what}"
+
+
+async def _freeze(running: Running, for_s: float) -> None:
+    running.send(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(for_s)
+    finally:
+        running.send(signal.SIGCONT)

@@ -1,0 +1,68 @@
+"""Who calls, and what may be spent: tenants with wide and with tight limits, and the figures that the judge knows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+GATEWAYS = 4
+MODELS = {"chaos/large": ("large-0", "large-1"), "chaos/small": ("small-0", "small-1")}
+KEYS = 8
+
+# Of which nobody has enough to be refused, and by which every token is found again: of a tenant, and of everybody.
+COUNTED = {"name": "counted", "per": ["tenant"], "tokens": 10**12, "window": "month"}
+TOGETHER = {"name": "together", "per": [], "tokens": 10**12, "window": "month"}
+
+
+@dataclass(frozen=True)
+class Tight:
+    """A limit that refuses: `limit` units in `window_s`, in a calendar period that the run is within, or at once."""
+
+    tenant: str
+    rule: str
+    per_key: bool
+    measure: str  # requests, tokens, concurrent
+    limit: int
+    window_s: float | None = None
+
+    @property
+    def share(self) -> int:
+        """What one gateway admits alone."""
+        return max(self.limit // GATEWAYS, 1)
+
+    def as_rule(self) -> dict[str, Any]:
+        window = (
+            {} if self.measure == "concurrent" else {"window": "day" if self.window_s is None else f"{self.window_s}s"}
+        )
+        return {"name": self.rule, "per": ["key" if self.per_key else "tenant"], self.measure: self.limit, **window}
+
+
+TIGHT = (
+    Tight("hasty", "pace", per_key=True, measure="requests", limit=8, window_s=2.0),
+    Tight("hasty", "slots", per_key=True, measure="concurrent", limit=3),
+    Tight("poor", "daily-calls", per_key=True, measure="requests", limit=24),
+    Tight("poor", "daily-tokens", per_key=False, measure="tokens", limit=12_000),
+)
+TENANTS = ("rich", "hasty", "poor")
+
+
+def limits(store: str, journal: str, *, lease_s: float) -> dict[str, Any]:
+    """Return the section of the config."""
+    return {
+        "store": store,
+        "journal": journal,
+        "on_store_failure": "local",
+        "expected_processes": GATEWAYS,
+        "lease": f"{lease_s}s",
+        "plans": {tenant: list(_rules(tenant)) for tenant in TENANTS},
+        "tenants": {tenant: {"plan": tenant} for tenant in TENANTS},
+        "default_plan": "rich",
+    }
+
+
+def _rules(tenant: str) -> Iterator[dict[str, Any]]:
+    yield COUNTED
+    yield TOGETHER
+    own = [tight for tight in TIGHT if tight.tenant == tenant]
+    yield from [tight.as_rule() for tight in own]
+    if not any(tight.measure == "concurrent" for tight in own):
+        yield {"name": "many-slots", "per": ["key"], "concurrent": 10**4}

@@ -1,0 +1,84 @@
+"""What the store counts when all is over: to the token what the ledger says, and what killed gateways left reserved."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+from gateway import config
+from gateway.admission.digest import digest
+from gateway.admission.rules import Rulebook
+from gateway.identity.principal import Principal
+from tests.chaos.client import Seen
+from tests.chaos.evidence import Evidence, Violation, violated
+from tests.chaos.plans import COUNTED, MODELS, TENANTS, TOGETHER
+
+# Of reservations whose calls nobody can name; more are tried only as sums of few and of many.
+_MOST_NAMELESS = 4
+
+
+def judge(evidence: Evidence, limits: config.Limits) -> Iterator[Violation]:
+    """Yield what is wrong with the counts of limits that are wide enough for everything."""
+    if not evidence.one_month:
+        return
+    yield from violated("a quota counts the ledger and what was left reserved", _wrong(evidence, limits))
+    yield from violated("what was generated is within what was reserved", _beyond(evidence))
+
+
+def left_reserved(evidence: Evidence) -> list[Seen]:
+    """Return the calls that the store knows as reserved, as far as their ids are known."""
+    return [evidence.by_call_id[call_id] for call_id in evidence.leftovers if call_id in evidence.by_call_id]
+
+
+def _wrong(evidence: Evidence, limits: config.Limits) -> Iterator[str]:
+    booked = Counter[str]()
+    for (tenant, _, _), figures in evidence.ledger.items():
+        booked[tenant] += figures["prompt_tokens"] + figures["completion_tokens"]
+    reserved = Counter[str]()
+    for seen in left_reserved(evidence):
+        reserved[seen.call.tenant] += seen.call.reserved
+    nameless = _nameless(evidence)
+    total = 0
+    for tenant in TENANTS:
+        counted = _counted(evidence, limits, tenant, COUNTED["name"])
+        total += counted
+        missing = counted - booked[tenant] - reserved[tenant]
+        number, candidates = nameless.get(tenant, (0, ()))
+        if not _sums_to(missing, number, [seen.call.reserved for seen in candidates]):
+            yield (
+                f"{tenant}: counted {counted}, booked {booked[tenant]}, left reserved {reserved[tenant]}: "
+                f"{missing} more, by {number} reservations of {len(candidates)} calls without a name"
+            )
+    together = _counted(evidence, limits, TENANTS[0], TOGETHER["name"])
+    if together != total:
+        yield f"everybody: counted {together}, of all tenants {total}"
+
+
+def _counted(evidence: Evidence, limits: config.Limits, tenant: str, rule: object) -> int:
+    principal = Principal(tenant=tenant, key="key-0", plan=None, models=None)
+    applying = Rulebook(limits).applying(principal, model=next(iter(MODELS)), pool="any")
+    key = next(limit.key for limit in applying.limits if limit.rule == rule)
+    return sum(int(one.value.split()[0]) for one in evidence.keys if one.name == key)
+
+
+def _nameless(evidence: Evidence) -> dict[str, tuple[int, Sequence[Seen]]]:
+    """Return for each tenant how many reservations nobody can name, and whose they may be."""
+    number = Counter(tag for call_id, tag in evidence.leftovers.items() if call_id not in evidence.by_call_id)
+    candidates = defaultdict(list)
+    for seen in evidence.unlogged:
+        if evidence.id_of(seen) is None and seen.call.reserves:
+            candidates[seen.call.tenant].append(seen)
+    return {tenant: (number[digest(tenant)], candidates[tenant]) for tenant in TENANTS}
+
+
+def _sums_to(figure: int, number: int, choices: Sequence[int]) -> bool:
+    if number > _MOST_NAMELESS:
+        ordered = sorted(choices)
+        return sum(ordered[:number]) <= figure <= sum(ordered[-number:])
+    return any(sum(some) == figure for some in combinations(choices, number))
+
+
+def _beyond(evidence: Evidence) -> Iterator[str]:
+    for seen in left_reserved(evidence):
+        for attempt in evidence.by_seed[seen.call.number]:
+            if attempt.prompt + attempt.generated > seen.call.reserved:
+                yield f"{attempt.request_id}: {attempt.prompt}+{attempt.generated} of {seen.call.reserved}"

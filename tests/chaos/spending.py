@@ -1,0 +1,110 @@
+"""Tight limits against what was admitted: by the store, and by each gateway alone while the store was away.
+
+While the store answers nobody exceeds a limit. A gateway that is alone admits 1/expected_processes of it (at least 1)
+in each of its lives: a calendar quota can be exceeded by as many shares as there were lives that were alone.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.evidence import Evidence, Violation, violated
+from tests.chaos.gateways import Life
+from tests.chaos.plans import TIGHT, Tight
+
+_US = 1_000_000
+# Clocks are read at different moments; an engine sees a call end somewhat after its gateway.
+_BLUR_US = 50_000
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A call that was admitted between two moments, held its slot from the later one to `over_us`, and used tokens."""
+
+    call_id: str
+    life: Life
+    from_us: int
+    until_us: int
+    over_us: int
+    tokens: int
+
+    @property
+    def together(self) -> bool:
+        """Whether the store admitted it, for certain."""
+        known = self.until_us < self.life.messages_until_us
+        return known and not any(
+            since <= self.until_us + _BLUR_US and self.from_us - _BLUR_US <= until for since, until in self.life.away
+        )
+
+    @property
+    def alone(self) -> bool:
+        """Whether its gateway admitted it alone, for certain."""
+        return any(since <= self.from_us and self.until_us <= until for since, until in self.life.away)
+
+
+def judge(evidence: Evidence, *, lease_s: float) -> Iterator[Violation]:
+    """Yield limits that were exceeded by more than they may be."""
+    longest_away_us = max((until - since for life in evidence.lives for since, until in life.away), default=0)
+    for tight in TIGHT:
+        found: list[str] = []
+        for whose, calls in _admitted(evidence, tight).items():
+            alone = defaultdict(list)
+            for call in calls:
+                if call.alone:
+                    alone[call.life.name].append(call)
+            together = [call for call in calls if call.together]
+            # Leases that are not renewed in time count as free.
+            limit = tight.limit * (2 if tight.measure == "concurrent" and longest_away_us > lease_s * _US / 2 else 1)
+            found += _exceeded(f"{tight.tenant} {whose}", tight, limit, together)
+            for name, some in alone.items():
+                found += _exceeded(f"{tight.tenant} {whose} alone in {name}", tight, tight.share, some)
+        yield from violated(f"limit {tight.rule} is kept", found)
+
+
+def _admitted(evidence: Evidence, tight: Tight) -> dict[str, list[Admitted]]:
+    """Return the calls that a limit counts, for each key or for the tenant."""
+    found: defaultdict[str, list[Admitted]] = defaultdict(list)
+    for line in evidence.lines.values():
+        fields, attempts = line.fields, evidence.by_id.get(line.inference_id)
+        if fields["tenant"] != tight.tenant or fields["prompt_tokens"] is None or not attempts:
+            continue
+        last = evidence.charged_attempt(line)
+        over_us = line.ended_us if last is None else min(line.ended_us, last.over_us)
+        tokens = fields["prompt_tokens"] + fields["completion_tokens"]
+        found[fields["key"] if tight.per_key else "all keys"].append(
+            Admitted(line.inference_id, line.life, line.began_us, attempts[0].began_us, over_us, tokens)
+        )
+    return found
+
+
+def _exceeded(whose: str, tight: Tight, limit: int, calls: Sequence[Admitted]) -> Iterator[str]:
+    if tight.measure == "concurrent":
+        yield from _at_once(whose, limit, calls)
+    elif tight.window_s is None:
+        used = sum(call.tokens if tight.measure == "tokens" else 1 for call in calls)
+        # The one that alone is too large for a share takes all of it.
+        if used > limit + (
+            max((call.tokens for call in calls), default=0) if tight.measure == "tokens" and limit == tight.share else 0
+        ):
+            yield f"{whose}: {used} of {limit}"
+    else:
+        yield from _in_a_window(whose, limit, tight.window_s, calls)
+
+
+def _at_once(whose: str, limit: int, calls: Sequence[Admitted]) -> Iterator[str]:
+    for call in calls:
+        moment = call.until_us
+        running = [one.call_id for one in calls if one.until_us <= moment < one.over_us - _BLUR_US or one is call]
+        if len(running) > limit:
+            yield f"{whose}: {len(running)} of {limit} at once: {running}"
+            return
+
+
+def _in_a_window(whose: str, limit: int, window_s: float, calls: Sequence[Admitted]) -> Iterator[str]:
+    for first in calls:
+        for last in calls:
+            within = [c for c in calls if first.from_us <= c.from_us and c.until_us <= last.until_us]
+            may = limit + limit * max(last.until_us - first.from_us, 0) / _US / window_s
+            if len(within) > may + 1e-6:
+                yield f"{whose}: {len(within)} where {may:.1f} may be: {[c.call_id for c in within]}"
+                return

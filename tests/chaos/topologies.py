@@ -1,0 +1,92 @@
+"""The stores that gateways share, as a run sees them: an URL, what can befall them, and all that they hold."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from tests.store_server import StoreServer, running_server
+
+# What is acknowledged is on disk: a server that is killed loses nothing that a gateway saw an answer to.
+LASTING = ("--appendonly", "yes", "--appendfsync", "always")
+
+Fault = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class StoreKey:
+    """A key of the store. `size` is how many hold a slot, of leases; `value` what a string holds."""
+
+    name: str
+    kind: str
+    ttl_ms: int
+    size: int = 0
+    value: str = ""
+
+
+class Topology(Protocol):
+    """One store. `faults` are by name; each takes for how long, and has ended when the store is whole again."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def faults(self) -> Mapping[str, Fault]: ...
+
+    def keys(self) -> list[StoreKey]:
+        """Return everything in it."""
+
+
+class Standalone:
+    """One server."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self._server = server
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return {"store killed": self._kill, "store frozen": self._freeze}
+
+    def keys(self) -> list[StoreKey]:
+        with self._server.client() as client:
+            return list(keys_of(client))
+
+    async def _kill(self, for_s: float) -> None:
+        self._server.stop()
+        await asyncio.sleep(for_s)
+        await asyncio.to_thread(self._server.start)
+
+    async def _freeze(self, for_s: float) -> None:
+        self._server.freeze()
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            self._server.thaw()
+
+
+@contextmanager
+def standalone() -> Iterator[Topology]:
+    with running_server(*LASTING) as server:
+        yield Standalone(server)
+
+
+TOPOLOGIES: dict[str, Callable[[], AbstractContextManager[Topology]]] = {"standalone": standalone}
+
+
+def keys_of(client: redis.Redis) -> Iterator[StoreKey]:
+    """Yield everything that one server holds."""
+    for raw in client.scan_iter("*", count=1000):
+        name, kind, ttl_ms = raw.decode(), client.type(raw).decode(), int(client.pttl(raw))  # type: ignore[union-attr]
+        if kind == "zset":
+            yield StoreKey(name, kind, ttl_ms, size=int(client.zcard(raw)))
+        elif kind == "string":
+            yield StoreKey(name, kind, ttl_ms, value=(client.get(raw) or b"").decode())  # type: ignore[union-attr]
+        elif ttl_ms != -2:  # which is gone meanwhile
+            yield StoreKey(name, kind, ttl_ms)

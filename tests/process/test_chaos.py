@@ -1,0 +1,20 @@
+"""A short run of `make chaos` for each kind of store: whatever breaks, the books are right afterwards."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.run import run
+from tests.chaos.topologies import TOPOLOGIES
+
+SECONDS = 6.0
+# Always the same, so that a failure is looked for again with the same calls and faults. `make chaos` draws new ones.
+SEED = 20
+
+
+@pytest.mark.parametrize("topology", list(TOPOLOGIES))
+async def test_under_faults_of_every_kind_the_books_are_right_and_nothing_leaks(topology: str, tmp_path: Path) -> None:
+    verdict = await run(topology, tmp_path, seconds=SECONDS, seed=SEED, say=lambda _: None)
+    assert not verdict.violations
+    assert {fault.name.partition(" ")[0] for fault in verdict.evidence.faults} == {"engine", "gateway", "store"}
+    assert len(verdict.evidence.seen) > 100
