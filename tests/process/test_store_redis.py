@@ -37,8 +37,10 @@ async def connected(url: str, observer: Remembering | None = None) -> AsyncItera
         url, SystemClock(), timeout_s=5, lease_s=30, retention_s=RETENTION_S, observer=observer or Remembering()
     )
     store.start()
-    yield store
-    await store.close()
+    try:
+        yield store
+    finally:  # uvloop waits for ever for a connection that a failed test left open
+        await store.close()
 
 
 @pytest.fixture

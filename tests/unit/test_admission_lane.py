@@ -10,11 +10,11 @@ import pytest
 
 from gateway.admission.redis.backlog import Memory
 from gateway.admission.redis.connection import CommandRefused
-from gateway.admission.redis.lane import FLUSH_AFTER_S, MAX_BATCH, Lane
+from gateway.admission.redis.lane import COMPANY_WITHIN_S, ENOUGH, FAST, FLUSH_AFTER_S, MAX_BATCH, Lane
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
 from gateway.admission.redis.server import Server
 from gateway.admission.store import StoreUnavailable
-from gateway.clock import SystemClock
+from gateway.clock import Clock, SystemClock
 from tests.limiting import Remembering
 
 SERVER = Server("redis://127.0.0.1:1/0", [])
@@ -43,15 +43,15 @@ class Held(Link):
         answer(outcome)
 
 
-def lane_of(link: Link, observer: Remembering) -> Lane[bytes]:
+def lane_of(link: Link, observer: Remembering, clock: Clock | None = None) -> Lane[bytes]:
     backlog = Memory[bytes](observer.settlement_dropped)
-    return Lane(link, SystemClock(), timeout_s=1, observer=observer, pack=bytes, backlog=backlog)
+    return Lane(link, clock or SystemClock(), timeout_s=1, observer=observer, pack=bytes, backlog=backlog)
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Lane[bytes], Held, Remembering]]:
+async def connected(clock: Clock | None = None) -> AsyncIterator[tuple[Lane[bytes], Held, Remembering]]:
     link, observer = Held(), Remembering()
-    lane = lane_of(link, observer)
+    lane = lane_of(link, observer, clock)
     lane.start()
     link.answer()
     assert link.pipelines.pop() == []
@@ -110,6 +110,82 @@ async def test_nothing_is_sent_when_what_was_posted_has_gone_with_others() -> No
         assert link.pipelines == [[b"a", b"b"]]
 
 
+class SetClock(SystemClock):
+    """A clock that the test sets."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+async def asked_every(seconds: float, lane: Lane[bytes], link: Held, clock: SetClock) -> None:
+    """Ask for a while, one at a time."""
+    for _ in range(100):
+        clock.now_s += seconds
+        reply = lane.ask("reserve", b"a")
+        await gone(link, 1)
+        link.answer(1)
+        assert await reply == 1
+        link.pipelines.clear()
+
+
+async def test_where_calls_come_fast_a_pipeline_waits_for_company_but_not_for_long() -> None:
+    clock = SetClock()
+    async with connected(clock) as (lane, link, _):
+        await asked_every(0.9 * COMPANY_WITHIN_S / FAST, lane, link, clock)
+        first = lane.ask("reserve", b"a")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert link.pipelines == []
+        second = lane.ask("reserve", b"b")
+        await gone(link, 1)
+        assert link.pipelines == [[b"a", b"b"]]
+        third = lane.ask("reserve", b"c")
+        link.answer(1, 2)
+        assert len(link.pipelines) == 1, "what came meanwhile waits too"
+        await gone(link, 2)
+        link.answer(3)
+        assert [await reply for reply in (first, second, third)] == [1, 2, 3]
+
+
+async def test_enough_wait_for_nobody() -> None:
+    clock = SetClock()
+    async with connected(clock) as (lane, link, _):
+        await asked_every(0.9 * COMPANY_WITHIN_S / FAST, lane, link, clock)
+        replies = [lane.ask("reserve", b"a") for _ in range(ENOUGH)]
+        await asyncio.sleep(0)
+        assert link.pipelines == [[b"a"] * ENOUGH]
+        replies += [lane.ask("reserve", b"b") for _ in range(ENOUGH)]
+        link.answer(*[1] * ENOUGH)
+        assert link.pipelines[1:] == [[b"b"] * ENOUGH]
+        link.answer(*[1] * ENOUGH)
+        assert sum([await reply for reply in replies]) == 2 * ENOUGH
+
+
+async def test_where_calls_come_slowly_nobody_waits() -> None:
+    clock = SetClock()
+    async with connected(clock) as (lane, link, _):
+        await asked_every(1.1 * COMPANY_WITHIN_S / FAST, lane, link, clock)
+        reply = lane.ask("reserve", b"a")
+        await asyncio.sleep(0)
+        assert link.pipelines == [[b"a"]]
+        link.answer(1)
+        assert await reply == 1
+
+
+async def test_a_lane_that_closes_leaves_nobody_waiting_for_company() -> None:
+    clock = SetClock()
+    async with connected(clock) as (lane, link, _):
+        await asked_every(0.9 * COMPANY_WITHIN_S / FAST, lane, link, clock)
+        reply = lane.ask("reserve", b"a")
+        await lane.close()
+        with pytest.raises(StoreUnavailable):
+            await reply
+        await asyncio.sleep(2 * COMPANY_WITHIN_S)
+        assert link.pipelines == []
+
+
 async def test_a_pipeline_is_bounded() -> None:
     async with connected() as (lane, link, _):
         for _ in range(MAX_BATCH + 1):
@@ -118,6 +194,7 @@ async def test_a_pipeline_is_bounded() -> None:
         await asyncio.sleep(0)
         assert link.pipelines == [[b"a"] * MAX_BATCH + [b"b"] * MAX_BATCH]
         link.answer(*[0] * 2 * MAX_BATCH)
+        await gone(link, 2)
         assert link.pipelines[1] == [b"a", b"b", b"b"]
         link.answer(0, 1, 1)
         assert sum([await reply for reply in replies]) == 2

@@ -24,6 +24,15 @@ log = logging.getLogger(__name__)
 # A post may wait this long for company before it gets a pipeline of its own.
 FLUSH_AFTER_S = 0.005
 
+# Where calls come fast, a pipeline begins this long after the one before it at the earliest, unless enough wait: each
+# costs our loop and the server some 80 us together, whoever is in it. At 1,000 calls a second that takes a fifth off a
+# call's CPU and adds 2 to 3 ms; from 2,000 on it adds less, because enough come sooner.
+COMPANY_WITHIN_S = 0.004
+ENOUGH = 8
+# Fast: so many in that time, lately. Where fewer come nobody waits.
+FAST = 3
+_LATELY_S = 0.05
+
 # Posted and asked commands in one pipeline, each: at 25 us a script it holds the server for some 10 ms at most.
 MAX_BATCH = 250
 
@@ -78,6 +87,8 @@ class Lane(Generic[Post]):
         self._asks: list[_Ask] = []
         self._asked: list[_Ask] = []  # under way
         self._started = 0.0
+        self._pace = 0.0  # how many were asked in COMPANY_WITHIN_S, lately
+        self._company: asyncio.TimerHandle | None = None
         self._exchanged = asyncio.Event()
         self._flush: asyncio.TimerHandle | None = None
         self._return: asyncio.TimerHandle | None = None
@@ -99,7 +110,7 @@ class Lane(Generic[Post]):
                     self._exchanged.clear()
                     self._flush_now()
                     await self._exchanged.wait()
-        for timer in (self._flush, self._return):
+        for timer in (self._flush, self._return, self._company):
             if timer is not None:
                 timer.cancel()
         await self._link.close()
@@ -122,7 +133,12 @@ class Lane(Generic[Post]):
         self._asks.append((operation, command, reply, late))
         if not self._busy:
             self._busy = True
-            self._loop.call_soon(self._begin)  # with what else comes in this turn
+            if not self._waits_for_company():
+                self._loop.call_soon(self._begin)  # with what else comes in this turn
+        elif self._company is not None and len(self._asks) >= ENOUGH:
+            self._company.cancel()
+            self._company = None
+            self._loop.call_soon(self._begin)
         return reply
 
     def post(self, post: Post) -> None:
@@ -142,14 +158,26 @@ class Lane(Generic[Post]):
         if self._posts and not self._busy:
             self._carry()
 
+    def _waits_for_company(self) -> bool:
+        """Whether the next pipeline is worth waiting for. It begins by itself then."""
+        if self._pace < FAST or len(self._asks) >= ENOUGH:
+            return False
+        wait_s = self._started + COMPANY_WITHIN_S - self._clock.monotonic()
+        if wait_s > 0:
+            self._company = self._loop.call_later(wait_s, self._begin)
+        return wait_s > 0
+
     def _begin(self) -> None:
+        self._company = None
         if self.up:  # closed meanwhile, otherwise
-            self._go_on()
+            self._carry()
 
     def _go_on(self) -> None:
         """Carry what came meanwhile. Posts alone may wait for company, but what waited too long already does not."""
-        if self._asks or self._backlog:
+        if self._backlog or (self._asks and not self._waits_for_company()):
             self._carry()
+            return
+        if self._asks:
             return
         if not self.up:
             log.warning("the limit store answers again")
@@ -166,7 +194,10 @@ class Lane(Generic[Post]):
 
     def _exchange(self) -> None:
         """Exchange what is under way; nothing, to see whether the server is there."""
-        self._started = self._clock.monotonic()
+        now = self._clock.monotonic()
+        passed_s, self._started = max(now - self._started, 1e-6), now
+        lately = min(passed_s / _LATELY_S, 1)
+        self._pace += lately * (len(self._asked) * COMPANY_WITHIN_S / passed_s - self._pace)
         commands = [self._pack(post) for posts in (self._late, self._posted) for post in posts]
         commands += [command for _, command, _, _ in self._asked]
         self._link.exchange(commands, self._came, within_s=self._timeout_s if self.up else RETURN_WITHIN_S)
