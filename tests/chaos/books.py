@@ -54,8 +54,10 @@ def _wrongly_charged(evidence: Evidence, line: Line) -> str | None:
         fields[name] for name in ("prompt_tokens", "completion_tokens", "usage_source", "outcome")
     )
     told = f"{line.inference_id} {outcome} {prompt}+{completion} by {source} (broken_by {fields['broken_by']})"
-    if seen is not None and source == "estimated" and prompt != seen.call.parsed.input_tokens:
-        return f"{told}: the estimated prompt is {seen.call.parsed.input_tokens}"
+    if seen is not None and source == "estimated" and not seen.call.inputs[0] <= prompt <= seen.call.inputs[1]:
+        return f"{told}: the estimated prompt is {seen.call.inputs}"
+    if seen is not None and outcome == "client_gone" and not fields["stream"]:  # by the replica's pace
+        return None if source == "estimated" and completion <= seen.call.output else told
     if attempt is None:
         return None if completion == 0 and source == "estimated" else f"{told}: no engine knows it"
     told += f"; the engine: {attempt.prompt}+{attempt.generated}, {'ended' if attempt.ended else 'cut'}"
@@ -64,8 +66,6 @@ def _wrongly_charged(evidence: Evidence, line: Line) -> str | None:
             completion == attempt.generated and attempt.ended and (source == "estimated" or prompt == attempt.prompt)
         )
         return None if right and (source == "engine" or fields["stream"]) else told
-    if not fields["stream"]:
-        return None if completion == 0 else told
     if source == "engine" and prompt > attempt.prompt:
         return told
     least = _least_charged(attempt, left=outcome == "client_gone" or fields["broken_by"] != "reset")
@@ -132,21 +132,22 @@ def _unsure(evidence: Evidence) -> Mapping[Account, dict[str, list[Booking]]]:
 
 
 def _bookings(evidence: Evidence, seen: Seen) -> Iterator[Booking]:
-    call = seen.call.parsed
+    least, most = seen.call.inputs
     if seen.call.wrong == "engine" or seen.call.deadline_ms is not None:
         yield _CALL_ALONE
     if (seen.call.leaves_s is not None or not evidence.by_seed[seen.call.number]) and seen.call.wrong is None:
-        yield Booking((1, call.input_tokens, 0, call.input_tokens), (1, call.input_tokens, 0, call.input_tokens))
+        output = 0 if seen.call.stream else seen.call.output
+        yield Booking((1, least, 0, least), (1, most, output, most + output))
     for attempt in evidence.by_seed[seen.call.number]:
         if attempt.ended:
             exact = 1, attempt.prompt, attempt.generated, 0
             yield Booking(exact, exact)
             if seen.call.stream:
-                estimate = 1, call.input_tokens, attempt.generated, call.input_tokens + attempt.generated
-                yield Booking(estimate, estimate)
+                generated = attempt.generated
+                yield Booking((1, least, generated, least + generated), (1, most, generated, most + generated))
         if seen.call.stream and (seen.call.hurried or not attempt.ended):
-            most = max(attempt.prompt, call.input_tokens), attempt.generated
-            yield Booking((1, 1, 0, 0), (1, *most, sum(most)))
+            used = max(attempt.prompt, most), attempt.generated
+            yield Booking((1, 1, 0, 0), (1, *used, sum(used)))
 
 
 def _explained(missing: Figures, unsure: Iterable[Sequence[Booking]]) -> bool:

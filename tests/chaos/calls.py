@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from gateway import config
 from gateway.calls.call import PATHS, Call, Endpoint
+from gateway.calls.estimate import FEWEST_BYTES, MOST_BYTES
 from gateway.calls.parse import parse
 from gateway.engine.generation import Generation
 from gateway.engine.job import parse as job_of
 from gateway.engine.server import MAX_MODEL_LEN
-from tests.chaos.plans import KEYS, MODELS, TENANTS
+from tests.chaos.plans import KEYS, MODELS, TENANTS, UNLEARNED
 
 # As many calls of ten as are of a tenant: most are not refused.
 _WEIGHTS = (6, 2, 2)
@@ -60,11 +61,25 @@ class Planned:
         return parse(self.endpoint, self.body, requests=config.Requests())
 
     @property
-    def reserved(self) -> int:
-        """How many tokens it reserves."""
+    def output(self) -> int:
+        """How many tokens its engine may generate at most."""
         call = self.parsed
         assert call.output_tokens is not None, "every call declares its maximum"
-        return call.input_tokens + call.output_tokens * call.generations
+        return call.output_tokens * call.generations
+
+    @property
+    def inputs(self) -> tuple[int, int]:
+        """What the gateway may take its prompt for, at least and at most: of texts it learns how long they are."""
+        call = self.parsed
+        if not call.text_bytes:
+            return call.input_tokens, call.input_tokens
+        return int(call.text_bytes / MOST_BYTES) or 1, int(call.text_bytes / FEWEST_BYTES)
+
+    @property
+    def reserved(self) -> tuple[int, int]:
+        """How many tokens it reserves, at least and at most."""
+        least, most = self.inputs
+        return least + self.output, most + self.output
 
     @cached_property
     def texts(self) -> list[str]:
@@ -109,19 +124,32 @@ def _one(number: int, chance: Random) -> Planned:
 
 
 def _fields(number: int, endpoint: Endpoint, model: str, *, stream: bool, chance: Random) -> dict[str, Any]:
-    text = " ".join(chance.choices(_WORDS, k=chance.randint(1, 120)))
     fields: dict[str, Any] = {"model": model, "seed": number, "max_tokens": chance.randint(1, _MOST_TOKENS)}
-    fields |= {"messages": [{"role": "user", "content": text}]} if endpoint == "chat" else {"prompt": text}
+    fields |= _prompt(endpoint, learned=model != UNLEARNED, chance=chance)
     if chance.random() < 0.1:
         fields["n"] = chance.randint(2, 3)
-    if endpoint == "completions" and chance.random() < 0.1:
-        fields["prompt"] = [text, "and then"]
     if stream:
         fields["stream"] = True
         options = chance.choice((None, None, {"include_usage": True}))
         if options is not None:
             fields["stream_options"] = options
     return fields
+
+
+def _prompt(endpoint: Endpoint, *, learned: bool, chance: Random) -> dict[str, Any]:
+    """Return the fields of a prompt; not `learned`: of one that teaches the gateway nothing."""
+    text = " ".join(chance.choices(_WORDS, k=chance.randint(1, 120)))
+    several = chance.random() < 0.1
+    if endpoint == "completions":
+        one: str | list[int] = text if learned else [ord(letter) for letter in text]
+        return {"prompt": [one, one] if several else one}
+    content: Any = text
+    if not learned:
+        content = [
+            {"type": "text", "text": text},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        ]
+    return {"messages": [{"role": "user", "content": content}] * (2 if several else 1)}
 
 
 def _body(fields: dict[str, Any], wrong: Wrong | None) -> bytes:

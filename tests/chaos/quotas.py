@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import combinations
 
 from gateway import config
@@ -11,6 +12,9 @@ from gateway.identity.principal import Principal
 from tests.chaos.client import Seen
 from tests.chaos.evidence import Evidence, Violation, violated
 from tests.chaos.plans import COUNTED, MODELS, TENANTS, TOGETHER
+
+# At least, and at most.
+Range = tuple[int, int]
 
 # Of reservations whose calls nobody can name; more are tried only as sums of few and of many.
 _MOST_NAMELESS = 4
@@ -33,15 +37,16 @@ def _wrong(evidence: Evidence, limits: config.Limits) -> Iterator[str]:
     booked = Counter[str]()
     for (tenant, _, _), figures in evidence.ledger.items():
         booked[tenant] += figures["prompt_tokens"] + figures["completion_tokens"]
-    reserved = Counter[str]()
+    reserved: defaultdict[str, Range] = defaultdict(lambda: (0, 0))
     for seen in left_reserved(evidence):
-        reserved[seen.call.tenant] += seen.call.reserved
+        reserved[seen.call.tenant] = _add(reserved[seen.call.tenant], seen.call.reserved)
     nameless = _nameless(evidence)
     total = 0
     for tenant in TENANTS:
         counted = _counted(evidence, limits, tenant, COUNTED["name"])
         total += counted
-        missing = counted - booked[tenant] - reserved[tenant]
+        least, most = reserved[tenant]
+        missing = counted - booked[tenant] - most, counted - booked[tenant] - least
         number, candidates = nameless.get(tenant, (0, ()))
         if not _sums_to(missing, number, [seen.call.reserved for seen in candidates]):
             yield (
@@ -70,15 +75,25 @@ def _nameless(evidence: Evidence) -> dict[str, tuple[int, Sequence[Seen]]]:
     return {tenant: (number[digest(tenant)], candidates[tenant]) for tenant in TENANTS}
 
 
-def _sums_to(figure: int, number: int, choices: Sequence[int]) -> bool:
+def _sums_to(missing: Range, number: int, choices: Sequence[Range]) -> bool:
+    """Whether so many of the `choices` may amount to what is missing."""
     if number > _MOST_NAMELESS:
-        ordered = sorted(choices)
-        return sum(ordered[:number]) <= figure <= sum(ordered[-number:])
-    return any(sum(some) == figure for some in combinations(choices, number))
+        return _meet(missing, (sum(sorted(least for least, _ in choices)[:number]), sum(most for _, most in choices)))
+    sums = (reduce(_add, some, (0, 0)) for some in combinations(choices, number))
+    return any(_meet(missing, one) for one in sums)
+
+
+def _add(one: Range, other: Range) -> Range:
+    return one[0] + other[0], one[1] + other[1]
+
+
+def _meet(one: Range, other: Range) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def _beyond(evidence: Evidence) -> Iterator[str]:
     for seen in left_reserved(evidence):
         for attempt in evidence.by_seed[seen.call.number]:
-            if attempt.prompt + attempt.generated > seen.call.reserved:
-                yield f"{attempt.request_id}: {attempt.prompt}+{attempt.generated} of {seen.call.reserved}"
+            input_most = seen.call.inputs[1]
+            if attempt.generated > seen.call.output or attempt.prompt > input_most:
+                yield f"{attempt.request_id}: {attempt.prompt}+{attempt.generated} of {input_most}+{seen.call.output}"

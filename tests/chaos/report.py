@@ -61,7 +61,7 @@ def _books(evidence: Evidence) -> Iterator[tuple[str, str]]:
     yield "calls whose gateway was killed before it told of them", f"{len(unlogged):,}"
     left = left_reserved(evidence)
     yield "  of them left reserved", f"{len(evidence.leftovers):,}"
-    yield "    tokens reserved", f"{sum(seen.call.reserved for seen in left):,}"
+    yield "    tokens reserved, at most", f"{sum(seen.call.reserved[1] for seen in left):,}"
     used = sum(a.prompt + a.generated for seen in left for a in evidence.by_seed[seen.call.number])
     yield "    tokens used", f"{used:,}"
 
