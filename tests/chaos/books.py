@@ -170,7 +170,7 @@ def _refusals(evidence: Evidence) -> Iterator[str]:
     unlogged = Counter((one.call.tenant, one.call.key, one.call.model) for one in evidence.unlogged)
     for account in sorted({*told, *evidence.ledger}):
         booked = evidence.ledger.get(account, Counter())["refused"]
-        slack = alone[account] + unlogged[account]
+        slack = alone[account] + unlogged[account] + evidence.failovers
         if abs(booked - told[account]) > slack:
             yield f"{account}: {booked} booked, {told[account]} told, {slack} of them unsure"
 

@@ -48,6 +48,11 @@ class Evidence:
         self.by_call_id = {found: one for one in self.seen if (found := self.id_of(one)) is not None}
         self.lines = {line.inference_id: line for life in self.lives for line in life.lines}
 
+    @property
+    def failovers(self) -> int:
+        """How often the store may have lost what it acknowledged last: reservations of calls under way among it."""
+        return sum(fault.name.startswith("master") for fault in self.faults)
+
     def charged_attempt(self, line: Line) -> Attempt | None:
         """Return what the engine says of the attempt that a call's usage is of: the last at its last replica."""
         there = [one for one in self.by_id.get(line.inference_id, ()) if one.replica == line.fields["replica"]]

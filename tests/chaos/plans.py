@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 GATEWAYS = 4
+# Calls under way, at most.
+CLIENTS = 24
 MODELS = {"chaos/large": ("large-0", "large-1"), "chaos/small": ("small-0", "small-1")}
 # Whose calls teach the gateway nothing of how long prompts are: what they reserve is known to the token.
 UNLEARNED = "chaos/large"

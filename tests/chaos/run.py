@@ -21,7 +21,7 @@ from tests.chaos.engines import EngineSlot
 from tests.chaos.evidence import Account, Evidence, Violation
 from tests.chaos.faults import Faults
 from tests.chaos.gateways import GatewaySlot
-from tests.chaos.plans import GATEWAYS, KEYS, MODELS, TENANTS, limits
+from tests.chaos.plans import CLIENTS, GATEWAYS, KEYS, MODELS, TENANTS, limits
 from tests.chaos.topologies import TOPOLOGIES, Topology
 from tests.processes import Processes, until
 
@@ -29,7 +29,6 @@ from tests.processes import Processes, until
 LEASE_S = 6.0
 SHORT_LEASE_S = 3.0
 SHORT_S = 20.0
-CLIENTS = 24
 TOKENS_PER_S = 120.0
 PROGRESS_EVERY_S = 5.0
 SETTLED_WITHIN_S = 30.0

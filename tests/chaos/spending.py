@@ -1,7 +1,8 @@
 """Tight limits against what was admitted: by the store, and by each gateway alone while the store was away.
 
 While the store answers nobody exceeds a limit. A gateway that is alone admits 1/expected_processes of it (at least 1)
-in each of its lives: a calendar quota can be exceeded by as many shares as there were lives that were alone.
+in each of its lives: a calendar quota can be exceeded by as many shares as there were lives that were alone. A store
+that fails over may lose the reservations of calls under way: as many more are granted until those end and are charged.
 """
 
 from collections import defaultdict
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.chaos.evidence import Evidence, Violation, violated
 from tests.chaos.gateways import Life
-from tests.chaos.plans import TIGHT, Tight
+from tests.chaos.plans import CLIENTS, TIGHT, Tight
 
 _US = 1_000_000
 # Clocks are read at different moments; an engine sees a call end somewhat after its gateway.
@@ -53,12 +54,21 @@ def judge(evidence: Evidence, *, lease_s: float) -> Iterator[Violation]:
                 if call.alone:
                     alone[call.life.name].append(call)
             together = [call for call in calls if call.together]
+            limit = tight.limit + _forgotten(tight, calls, failovers=evidence.failovers)
             # Leases that are not renewed in time count as free.
-            limit = tight.limit * (2 if tight.measure == "concurrent" and longest_away_us > lease_s * _US / 2 else 1)
+            if tight.measure == "concurrent" and longest_away_us > lease_s * _US / 2:
+                limit += tight.limit
             found += _exceeded(f"{tight.tenant} {whose}", tight, limit, together)
             for name, some in alone.items():
                 found += _exceeded(f"{tight.tenant} {whose} alone in {name}", tight, tight.share, some)
         yield from violated(f"limit {tight.rule} is kept", found)
+
+
+def _forgotten(tight: Tight, calls: Sequence[Admitted], *, failovers: int) -> int:
+    """Return what a store that fails over forgets at most: the calls under way, and what each reserves."""
+    if tight.measure == "concurrent":  # no call lasts from one failover to the next
+        return tight.limit * min(failovers, 1)
+    return failovers * CLIENTS * (max((call.tokens for call in calls), default=0) if tight.measure == "tokens" else 1)
 
 
 def _admitted(evidence: Evidence, tight: Tight) -> dict[str, list[Admitted]]:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import redis
 
+from tests.store_cluster import ask, wait_until
+from tests.store_sentinel import MASTER, StoreSentinels, running_sentinels
 from tests.store_server import StoreServer, running_server
 
 # What is acknowledged is on disk: a server that is killed loses nothing that a gateway saw an answer to.
@@ -28,7 +30,10 @@ class StoreKey:
 
 
 class Topology(Protocol):
-    """One store. `faults` are by name; each takes for how long, and has ended when the store is whole again."""
+    """One store. `faults` are by name; each takes for how long, and has ended when the store is whole again.
+
+    Those whose names begin with `master` may lose what was acknowledged last.
+    """
 
     @property
     def url(self) -> str: ...
@@ -77,7 +82,71 @@ def standalone() -> Iterator[Topology]:
         yield Standalone(server)
 
 
-TOPOLOGIES: dict[str, Callable[[], AbstractContextManager[Topology]]] = {"standalone": standalone}
+class Sentinel:
+    """A master, its replica and three sentinels."""
+
+    def __init__(self, sentinels: StoreSentinels) -> None:
+        self._sentinels = sentinels
+
+    @property
+    def url(self) -> str:
+        return self._sentinels.url
+
+    @property
+    def faults(self) -> Mapping[str, Fault]:
+        return {
+            "master killed": self._kill,
+            "master frozen": self._freeze,
+            "master failed over": self._fail_over,
+            "sentinel killed": self._kill_sentinel,
+        }
+
+    def keys(self) -> list[StoreKey]:
+        with self._sentinels.master.client() as client:
+            return list(keys_of(client))
+
+    async def _kill(self, for_s: float) -> None:
+        """Kill the master for good enough: without its data it must not return before another is the master."""
+        killed = await asyncio.to_thread(self._sentinels.kill_master)
+        await asyncio.to_thread(self._sentinels.wait_until_taken_over, killed)
+        await asyncio.sleep(for_s)
+        await asyncio.to_thread(killed.start)
+        await asyncio.to_thread(wait_until, self._whole)
+
+    async def _freeze(self, for_s: float) -> None:
+        master = await asyncio.to_thread(lambda: self._sentinels.master)
+        master.freeze()
+        try:
+            await asyncio.sleep(for_s)
+        finally:
+            master.thaw()
+        await asyncio.to_thread(wait_until, self._whole)
+
+    async def _fail_over(self, _: float) -> None:
+        await asyncio.to_thread(self._sentinels.fail_over)
+        await asyncio.to_thread(wait_until, self._whole)
+
+    async def _kill_sentinel(self, for_s: float) -> None:
+        sentinel = self._sentinels.sentinels[-1]
+        sentinel.stop()
+        await asyncio.sleep(for_s)
+        await asyncio.to_thread(sentinel.start)
+
+    def _whole(self) -> bool:
+        """Whether there is one master, by the word of all sentinels, and a replica that has all it has."""
+        ports = {ask(one, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)[1] for one in self._sentinels.sentinels}
+        role = ask(self._sentinels.master, "ROLE")
+        followed = role[0] == b"master" and len(role[2]) == len(self._sentinels.servers) - 1
+        return len(ports) == 1 and followed and all(int(offset) > 0 for _, _, offset in role[2])
+
+
+@contextmanager
+def sentinel() -> Iterator[Topology]:
+    with running_sentinels() as sentinels:
+        yield Sentinel(sentinels)
+
+
+TOPOLOGIES: dict[str, Callable[[], AbstractContextManager[Topology]]] = {"standalone": standalone, "sentinel": sentinel}
 
 
 def keys_of(client: redis.Redis) -> Iterator[StoreKey]:
