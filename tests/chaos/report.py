@@ -64,6 +64,13 @@ def _books(evidence: Evidence) -> Iterator[tuple[str, str]]:
     yield "    tokens reserved, at most", f"{sum(seen.call.reserved[1] for seen in left):,}"
     used = sum(a.prompt + a.generated for seen in left for a in evidence.by_seed[seen.call.number])
     yield "    tokens used", f"{used:,}"
+    others = [seen for seen in unlogged if evidence.id_of(seen) not in evidence.leftovers]
+    generated = sum(attempt.generated for seen in others for attempt in evidence.by_seed[seen.call.number])
+    booked = ledger["completion_tokens"] - sum(
+        line.fields["completion_tokens"] or 0 for line in evidence.lines.values()
+    )
+    yield "  output tokens of the others", f"{generated:,}"
+    yield "    of them booked", f"{booked:,}"
 
 
 def _time(evidence: Evidence) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,9 @@
 """Who follows settings is told of each change once, keeps the last known while the store is away, and gives it back."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pytest
 
@@ -36,6 +38,21 @@ class Shelf(MemorySettings):
 
     def lose(self) -> None:
         self._kept = Kept()
+
+
+class Deaf(Shelf):
+    """Settings whose reading goes on when it is cancelled, as `asyncio.wait_for` of Python 3.11 may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = asyncio.Event()
+
+    async def version(self) -> bytes:
+        if len(self.asked) > 1:
+            self.reading.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return await super().version()
 
 
 class Following:
@@ -159,3 +176,12 @@ async def test_a_defect_of_who_is_told_does_not_stay_silent(caplog: pytest.LogCa
 
     await until(told)
     await watcher.close()
+
+
+async def test_closing_does_not_wait_for_a_reading_that_does_not_hear_of_it() -> None:
+    shelf = Deaf()
+    watcher = Watcher(shelf, lambda _: None, SetClock(), what="colours", failed=lambda: None, every_s=0)
+    await watcher.start()
+    async with asyncio.timeout(5):
+        await shelf.reading.wait()
+        await watcher.close()

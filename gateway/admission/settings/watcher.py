@@ -50,6 +50,7 @@ class Watcher:
         self._good_at = clock.monotonic()
         self._turn = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        self._closing = False
 
     @property
     def age_s(self) -> float:
@@ -66,6 +67,9 @@ class Watcher:
 
     async def close(self) -> None:
         """Stop, and let the store go."""
+        # Cancelling alone does not end it: redis-py sends by `asyncio.wait_for`, which Python 3.11 may have done at the
+        # very moment, and then goes on (python/cpython#86296).
+        self._closing = True
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait({self._watching})
@@ -113,7 +117,7 @@ class Watcher:
             log.critical("the %s are no longer followed, by a defect of ours", self._what, exc_info=failure)
 
     async def _watch(self) -> None:
-        while True:
+        while not self._closing:
             await asyncio.sleep(self._every_s)
             with suppress(StoreUnavailable):
                 await self.refresh()
