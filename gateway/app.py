@@ -96,12 +96,20 @@ class Gateway:
             clock=clock,
         )
         self._metrics.watch_settings(self._settings_kept)
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+        # No cookies: what an identity service or an engine sets for one caller must not come with the next one's.
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
+        )
         self._pools = {name: Pool(name, entry, chance) for name, entry in settings.pools.items()}
         self._metrics.watch_replicas(self._replicas)
         self._authenticator = Authenticator(
-            settings.auth, self._session, clock=clock, observe=self._metrics.key_set_refresh
+            settings.auth,
+            self._session,
+            clock=clock,
+            observe=self._metrics.key_set_refresh,
+            asked=self._metrics.identity_asked,
         )
+        self._metrics.watch_key_sets(self._authenticator.key_set_ages)
         outbox = Outbox(asyncio.get_running_loop())
         self._upstream = Upstream(clock, outbox)
         self._prober = Prober(self._pools.values(), self._session, chance)

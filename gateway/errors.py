@@ -263,6 +263,6 @@ class LimitsUnavailable(Unavailable):
 
 
 class IdentityUnavailable(Unavailable):
-    """No key set of the token's issuer could be had yet."""
+    """No key set of the token's issuer could be had yet, or the issuer could not be asked about the token."""
 
     code = "identity_unavailable"

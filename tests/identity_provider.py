@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -113,6 +114,8 @@ class IdentityProvider:
     headers: dict[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
     metadata: dict[str, object] | str | None = None
+    tls: ssl.SSLContext | None = None
+    authorizations: list[str | None] = field(default_factory=list)
     hits: int = 0
     discoveries: int = 0
     at_once: int = 0
@@ -144,10 +147,10 @@ class IdentityProvider:
         app.router.add_get("/.well-known/openid-configuration", self._discovery)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self.tls)
         await site.start()
         host, port = self._runner.addresses[0][:2]
-        self._origin = f"http://{host}:{port}"
+        self._origin = f"{'http' if self.tls is None else 'https'}://{host}:{port}"
         self.answer()
         return self
 
@@ -157,8 +160,9 @@ class IdentityProvider:
         self.answer()
         await self._runner.cleanup()
 
-    async def _jwks(self, _: web.Request) -> web.Response:
+    async def _jwks(self, request: web.Request) -> web.Response:
         self.hits += 1
+        self.authorizations.append(request.headers.get("Authorization"))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
@@ -168,8 +172,9 @@ class IdentityProvider:
         finally:
             self.at_once -= 1
 
-    async def _discovery(self, _: web.Request) -> web.Response:
+    async def _discovery(self, request: web.Request) -> web.Response:
         self.discoveries += 1
+        self.authorizations.append(request.headers.get("Authorization"))
         await self._answering.wait()
         if isinstance(self.metadata, str):
             return web.Response(text=self.metadata)

@@ -1,6 +1,16 @@
 """config.yaml as frozen models: a file for each section, a class for each part. `file` reads it."""
 
-from gateway.config.auth import DEVELOPMENT_ISSUER, Algorithm, Auth, Claims, Issuer
+from gateway.config.auth import (
+    DEVELOPMENT_ISSUER,
+    Algorithm,
+    Auth,
+    Claims,
+    Exchange,
+    Form,
+    Introspection,
+    Issuer,
+    Remote,
+)
 from gateway.config.limits import (
     KINDS,
     MAX_WINDOW_S,
@@ -32,7 +42,10 @@ __all__ = [
     "Claims",
     "Config",
     "Events",
+    "Exchange",
+    "Form",
     "Health",
+    "Introspection",
     "Issuer",
     "KeyEntry",
     "Limits",
@@ -40,6 +53,7 @@ __all__ = [
     "Logging",
     "ModelEntry",
     "PoolEntry",
+    "Remote",
     "ReplicaEntry",
     "Requests",
     "Rule",

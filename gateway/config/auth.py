@@ -4,8 +4,9 @@ from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import jmespath
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
 
+from gateway.config import units
 from gateway.config.section import Duration, Name, Section
 
 
@@ -34,11 +35,67 @@ class Claims(Section):
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
 
 
+# What a token looks like that does not say whose it is: a JWE (five parts), or any other text (RFC 6750 section 2.1).
+Form = Literal["encrypted", "opaque"]
+
+
+class Remote(Section):
+    """An issuer's own word on a token: where it is asked for, as whom, for which tokens, and for how long one waits."""
+
+    url: Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s#]*)?$", max_length=2000)]
+    client_id: Name | None = None
+    client_secret: SecretStr | None = None
+    client_auth: Literal["basic", "post"] = "basic"
+    forms: tuple[Form, ...] = ("encrypted", "opaque")
+    issuers: tuple[Name, ...] = ()
+    timeout: Annotated[Duration, Field(ge=0.05, le=60)] = 5.0
+    concurrency: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=2, le=1000)] = 16
+
+    @model_validator(mode="after")
+    def _credentials_are_whole(self) -> Self:
+        if self.client_secret is not None and self.client_id is None:
+            raise ValueError("client_id: needed with a client_secret")
+        return self
+
+
+class Exchange(Remote):
+    """Bearer tokens are swapped for tokens of this issuer (RFC 8693), which are then verified by its key set."""
+
+    requested_token_type: Name | None = None
+    audience: Name | None = None
+    resource: Name | None = None
+    organization: Name | None = None
+    project: Name | None = None
+
+    @model_validator(mode="after")
+    def _a_project_is_an_organizations(self) -> Self:
+        if self.project is not None and self.organization is None:
+            raise ValueError("organization: needed with a project")
+        return self
+
+
+class Introspection(Remote):
+    """The issuer is asked whether a token is active, and what it says (RFC 7662, or OIDC's UserInfo)."""
+
+    answer: Literal["introspection", "userinfo"] = "introspection"
+    cache: Annotated[Duration, Field(ge=1, le=3600)] = 30.0
+
+    @model_validator(mode="after")
+    def _userinfo_is_asked_as_the_bearer(self) -> Self:
+        if self.answer == "userinfo" and self.client_id is not None:
+            raise ValueError(
+                "client_id: UserInfo is asked with the bearer's own token, not with a client's credentials"
+            )
+        return self
+
+
 class Issuer(Section):
-    """Whose tokens are accepted, and with which keys they are verified."""
+    """Whose tokens are accepted, and how they are verified: by a key set, or by the issuer's own word."""
 
     issuer: Name
     jwks: Name | None = None
+    jwks_token: Name | None = None
+    ca: Name | None = None
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256", "ES512")
     audience: Name | tuple[Name, ...] | None = None
     leeway: Annotated[Duration, Field(le=300)] = 5.0
@@ -46,11 +103,34 @@ class Issuer(Section):
     cooldown: Annotated[Duration, Field(ge=0.1)] = 10.0
     require: dict[str, str | int | bool] = {}
     claims: Claims = Claims()
+    exchange: Exchange | None = None
+    introspection: Introspection | None = None
+
+    @property
+    def remote(self) -> Remote | None:
+        """How the issuer is asked about tokens; None where its key set is enough."""
+        return self.exchange or self.introspection
 
     @model_validator(mode="after")
     def _has_keys(self) -> Self:
+        if self.introspection is not None:
+            return self
         if self.jwks is None and urlsplit(self.issuer).scheme not in {"http", "https"}:
             raise ValueError("jwks: needed, because keys can be discovered only from an issuer that is an http(s) URL")
+        return self
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        if self.introspection is None:
+            return self
+        if self.exchange is not None:
+            raise ValueError("exchange, introspection: one of them at most")
+        if self.jwks is not None or self.jwks_token is not None:
+            raise ValueError(
+                "jwks, jwks_token: have no use with introspection, where the issuer itself judges every token"
+            )
+        if self.introspection.answer == "userinfo" and self.audience is not None:
+            raise ValueError("audience: UserInfo does not tell for whom a token was made")
         return self
 
 
@@ -73,4 +153,18 @@ class Auth(Section):
             raise ValueError("issuers: the same issuer stands here twice")
         if DEVELOPMENT_ISSUER in names:
             raise ValueError(f"issuers: {DEVELOPMENT_ISSUER!r} is the name of development_key's own issuer")
+        return self
+
+    @model_validator(mode="after")
+    def _no_token_has_two_judges(self) -> Self:
+        judges = {("iss", issuer.issuer): issuer.issuer for issuer in self.issuers}
+        for entry in self.issuers:
+            if entry.remote is None:
+                continue
+            claimed = [("iss", name) for name in entry.remote.issuers] + [("form", form) for form in entry.remote.forms]
+            for kind, name in claimed:
+                judge = judges.setdefault((kind, name), entry.issuer)
+                if judge != entry.issuer:
+                    what = f"{name} tokens" if kind == "form" else f"tokens of {name!r}"
+                    raise ValueError(f"issuers: {what} would go to {judge!r} and to {entry.issuer!r}")
         return self

@@ -4,7 +4,6 @@ Owns the issuers' key sets and what is remembered; knows nothing of bodies, limi
 """
 
 import hashlib
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,28 +12,29 @@ import aiohttp
 from gateway import config
 from gateway.clock import Clock
 from gateway.identity import development
-from gateway.identity.claims import ClaimMapping
+from gateway.identity.accepted import Accepted
+from gateway.identity.exchange import Exchange
+from gateway.identity.grants import Asked, Grants
 from gateway.identity.header import bearer_token
+from gateway.identity.introspection import Introspection
 from gateway.identity.keyset import FETCH_TIMEOUT_S, KeySet, Observe
-from gateway.identity.peek import peek
+from gateway.identity.peek import Peeked, peek
 from gateway.identity.principal import Principal
 from gateway.identity.refused import TokenRefused
 from gateway.identity.remembered import Remembered
+from gateway.identity.signed import Signed
 from gateway.identity.sources import Source, source_of
-from gateway.identity.verify import verify
 
 
-@dataclass(frozen=True, slots=True)
-class _Trusted:
-    issuer: config.Issuer
-    key_set: KeySet
-    mapping: ClaimMapping
+def _unobserved(_issuer: str, _result: str, _seconds: float) -> None:
+    pass
 
 
 class Authenticator:
-    """Says who calls. Built from `auth` of the config; `observe` is told the issuer and result of every key set fetch.
+    """Says who calls. Built from `auth` of the config.
 
-    `start` begins to keep the key sets fresh; `close` ends that. The session stays its giver's.
+    `observe` is told the issuer and result of every key set fetch, `asked` of every question to an issuer about a
+    token. `start` begins to keep the key sets fresh; `close` ends all background work. The session stays its giver's.
     """
 
     def __init__(
@@ -44,22 +44,25 @@ class Authenticator:
         *,
         clock: Clock,
         observe: Observe,
+        asked: Asked = _unobserved,
         fetch_timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
+        self._session = session
         self._clock = clock
+        self._observe = observe
+        self._asked = asked
+        self._fetch_timeout_s = fetch_timeout_s
         self._remembered = Remembered()
         self._development_key = None if auth.development_key is None else Path(auth.development_key)
-        self._trusted: dict[str, _Trusted] = {}
-
-        def trust(issuer: config.Issuer, source: Source) -> None:
-            key_set = KeySet(issuer, source, clock=clock, observe=observe, timeout_s=fetch_timeout_s)
-            self._trusted[issuer.issuer] = _Trusted(issuer, key_set, ClaimMapping(issuer.claims))
-
+        self._signed: dict[str, Signed] = {}
+        self._grants: list[Grants] = []
+        self._granted_by_issuer: dict[str, Grants] = {}
+        self._granted_by_form: dict[config.Form, Grants] = {}
         for issuer in auth.issuers:
-            trust(issuer, source_of(issuer, session))
+            self._trust(issuer)
         if self._development_key is not None:
             source = partial(development.read_key_set, self._development_key)
-            trust(development.issuer(str(self._development_key)), source)
+            self._verify_by(development.issuer(str(self._development_key)), source)
 
     def start(self) -> None:
         """Begin to fetch key sets, now and in the background; does not wait for them.
@@ -69,18 +72,24 @@ class Authenticator:
         """
         if self._development_key is not None:
             development.load(self._development_key)
-        for trusted in self._trusted.values():
-            trusted.key_set.start()
+        for signed in self._signed.values():
+            signed.key_set.start()
 
     async def close(self) -> None:
         """End the background work."""
-        for trusted in self._trusted.values():
-            await trusted.key_set.close()
+        for grants in self._grants:
+            await grants.close()
+        for signed in self._signed.values():
+            await signed.key_set.close()
 
     @property
     def ready(self) -> bool:
-        """Whether the keys of at least one issuer have been had: until then every call is IdentityUnavailable."""
-        return any(trusted.key_set.keys is not None for trusted in self._trusted.values())
+        """Whether the keys of at least one issuer have been had, or one needs none; until then every call is 503."""
+        return not self._signed or any(signed.key_set.keys is not None for signed in self._signed.values())
+
+    def key_set_ages(self) -> list[tuple[str, float]]:
+        """Return each issuer's name and how many seconds ago its key set was fetched well."""
+        return [(name, signed.key_set.age_s) for name, signed in self._signed.items()]
 
     def recall(self, authorization: bytes | None) -> Principal | None:
         """Return the principal of a call whose Authorization header, to the byte, was verified before; else None."""
@@ -91,27 +100,60 @@ class Authenticator:
     async def authenticate(self, authorization: bytes | None) -> Principal:
         """Return the principal of a call, given its Authorization header.
 
-        Does not suspend unless the token's key is unknown.
+        Does not suspend unless the token's key is unknown, or its issuer must be asked about it.
 
         Raises:
             Unauthorized: MissingToken, TokenRefused (an InvalidToken) or ExpiredToken.
-            IdentityUnavailable: no key set of the token's issuer could be had yet.
+            IdentityUnavailable: no key set of the token's issuer could be had yet, or the issuer could not be asked.
         """
         principal = self.recall(authorization)
-        return await self._verify(authorization) if principal is None else principal
+        if principal is not None:
+            return principal
+        accepted = await self._judge(bearer_token(authorization))
+        # Nothing suspends between its judgement and here: it is remembered with the very keys that verified it.
+        self._remembered.put(hashlib.sha256(authorization or b"").digest(), accepted)
+        return accepted.principal
 
-    async def _verify(self, authorization: bytes | None) -> Principal:
-        token = bearer_token(authorization)
-        digest = hashlib.sha256(authorization or b"").digest()
+    async def _judge(self, token: str) -> Accepted:
+        """Find who is to verify a token by what it says of itself, and have it verified by that one alone."""
         peeked = peek(token)
-        trusted = self._trusted.get(peeked.issuer)
-        if trusted is None:
-            raise TokenRefused("issuer")
-        if peeked.algorithm not in trusted.issuer.algorithms:
-            raise TokenRefused("algorithm")
-        key = await trusted.key_set.find(peeked.key_id, peeked.algorithm)
-        # Nothing below suspends: the token is remembered with the very keys that verified it.
-        verified = verify(token, key, issuer=trusted.issuer, now=self._clock.now())
-        principal = trusted.mapping.principal(verified.claims)
-        self._remembered.put(digest, principal, until=verified.until, key_set=trusted.key_set)
-        return principal
+        if not isinstance(peeked, Peeked):
+            if (grants := self._granted_by_form.get(peeked)) is not None:
+                return await grants.accept(token)
+            raise TokenRefused("malformed")
+        if (grants := self._granted_by_issuer.get(peeked.issuer)) is not None:
+            return await grants.accept(token)
+        if (signed := self._signed.get(peeked.issuer)) is not None:
+            return await signed.accept(token, peeked)
+        raise TokenRefused("issuer")
+
+    def _trust(self, issuer: config.Issuer) -> None:
+        if issuer.introspection is not None:
+            judge = Introspection(issuer, issuer.introspection, session=self._session, clock=self._clock)
+            grants = self._ask_at(issuer, issuer.introspection, judge)
+            self._granted_by_issuer[issuer.issuer] = grants
+            return
+        key_set = self._verify_by(issuer, source_of(issuer, self._session))
+        if issuer.exchange is not None:
+            exchange = Exchange(issuer, issuer.exchange, session=self._session, key_set=key_set, clock=self._clock)
+            self._ask_at(issuer, issuer.exchange, exchange, key_set)
+
+    def _verify_by(self, issuer: config.Issuer, source: Source) -> KeySet:
+        key_set = KeySet(issuer, source, clock=self._clock, observe=self._observe, timeout_s=self._fetch_timeout_s)
+        self._signed[issuer.issuer] = Signed(issuer, key_set, clock=self._clock)
+        return key_set
+
+    def _ask_at(
+        self,
+        issuer: config.Issuer,
+        remote: config.Remote,
+        judge: Exchange | Introspection,
+        key_set: KeySet | None = None,
+    ) -> Grants:
+        grants = Grants(
+            issuer.issuer, judge, key_set=key_set, clock=self._clock, timeout_s=remote.timeout, asked=self._asked
+        )
+        self._grants.append(grants)
+        self._granted_by_issuer |= dict.fromkeys(remote.issuers, grants)
+        self._granted_by_form |= dict.fromkeys(remote.forms, grants)
+        return grants

@@ -19,6 +19,7 @@ from jwt.algorithms import ECAlgorithm
 
 from gateway import config
 from gateway.identity.keys import KeySetUnusable
+from gateway.identity.sources import Document
 
 ISSUER = config.DEVELOPMENT_ISSUER
 _ALGORITHM = "ES256"
@@ -84,10 +85,10 @@ def sign(
     return jwt.encode(claims, key, algorithm=_ALGORITHM, headers={"kid": _jwk(key)["kid"]})
 
 
-async def read_key_set(path: Path) -> bytes:
+async def read_key_set(path: Path) -> Document:
     """Return the public half as a JWK Set: the `Source` of the development issuer's keys."""
     key = await asyncio.to_thread(load, path)
-    return json.dumps({"keys": [_jwk(key)]}).encode()
+    return Document(json.dumps({"keys": [_jwk(key)]}).encode())
 
 
 def _jwk(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:

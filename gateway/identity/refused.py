@@ -6,7 +6,7 @@ from gateway.errors import InvalidToken, Unauthorized
 
 Reason = Literal[
     "header",  # not exactly one `Authorization: Bearer <token>`
-    "malformed",  # not a signed JWT, or one with impossible claims
+    "malformed",  # not a token of a form that is accepted here, or one with impossible claims
     "algorithm",  # not one that the issuer's entry allows
     "issuer",  # nobody we trust
     "key",  # no such key in the issuer's key set
@@ -14,6 +14,7 @@ Reason = Literal[
     "audience",
     "not_yet_valid",  # `nbf` or `iat` lies in the future
     "required_claim",  # a claim of `require` is absent or has another value
+    "inactive",  # its issuer was asked, and does not accept it
     "principal",  # genuine, but names no usable tenant, key, plan or models
 ]
 

@@ -8,6 +8,7 @@ later must not be locked out.
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from gateway.identity.accepted import Accepted
 from gateway.identity.keys import Keys
 from gateway.identity.keyset import KeySet
 from gateway.identity.principal import Principal
@@ -20,8 +21,17 @@ CAPACITY = 65_536
 class _Entry:
     principal: Principal
     until: float
-    key_set: KeySet
+    key_set: "KeySet | _NoKeySet"
     keys: Keys | None
+
+
+class _NoKeySet:
+    """What stands for the key set of a token that no key of its issuer signed: it never changes."""
+
+    keys: None = None
+
+
+_NO_KEY_SET = _NoKeySet()
 
 
 class Remembered:
@@ -41,8 +51,9 @@ class Remembered:
         del self._entries[digest]
         return None
 
-    def put(self, digest: bytes, principal: Principal, *, until: float, key_set: KeySet) -> None:
-        """Remember a token just verified with a key of `key_set`, until `until` (seconds since the epoch)."""
-        self._entries[digest] = _Entry(principal, until, key_set, key_set.keys)
+    def put(self, digest: bytes, accepted: Accepted) -> None:
+        """Remember a token that was accepted just now, with the keys that its issuer has now."""
+        key_set = accepted.key_set or _NO_KEY_SET
+        self._entries[digest] = _Entry(accepted.principal, accepted.until, key_set, key_set.keys)
         if len(self._entries) > self._capacity:
             self._entries.popitem(last=False)

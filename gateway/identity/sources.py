@@ -1,88 +1,132 @@
 """Where a key set comes from: a URL, a file, or the issuer's OpenID Connect discovery. Returns its bytes, judges none.
 
-Fetches never follow a redirect (who controls an open redirect would control the keys) and never read more than 1 MiB.
+Never more than 1 MiB.
 """
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
+from multidict import CIMultiDictProxy
 from yarl import URL
 
 from gateway import config
+from gateway.identity.authorities import Authorities
+from gateway.identity.fetch import Unreachable, fetch, shown
 from gateway.identity.keys import KeySetUnusable
 
-Source = Callable[[], Awaitable[bytes]]
-"""Returns the bytes of a JWK Set, or raises KeySetUnusable."""
+
+class Document(NamedTuple):
+    """The bytes of a JWK Set, and for how long their source calls them fresh, if it says so."""
+
+    content: bytes
+    fresh_for_s: float | None = None
+
+
+Source = Callable[[], Awaitable[Document]]
+"""Returns a key set's document, or raises KeySetUnusable."""
 
 # Key sets hold a handful of keys, 1-20 KB; what is larger is no key set.
 MAX_DOCUMENT_BYTES = 2**20
+# Nine digits are 31 years: enough to be bounded by `refresh`, few enough to be parsed.
+_MAX_AGE = re.compile(r'max-age="?(\d{1,9})"?')
+_SECONDS = re.compile(r"\d{1,9}")
 
 
 def source_of(issuer: config.Issuer, session: aiohttp.ClientSession) -> Source:
     """Return the source that an issuer's entry names: `jwks` as URL or path, else discovery from the issuer."""
+    web = _Web(issuer, session)
     if issuer.jwks is None:
-        return partial(_discover, session, issuer.issuer)
+        return partial(_discover, web, issuer.issuer)
     if issuer.jwks.startswith(("http://", "https://")):
-        return partial(_download, session, issuer.jwks)
+        return partial(web.download, issuer.jwks)
     return partial(_read, Path(issuer.jwks))
 
 
-async def _discover(session: aiohttp.ClientSession, issuer: str) -> bytes:
+class _Web:
+    """Downloads of one issuer's documents."""
+
+    def __init__(self, issuer: config.Issuer, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._authorities = Authorities(issuer.ca)
+        self._token = None if issuer.jwks_token is None else Path(issuer.jwks_token)
+        self._home = issuer.jwks or issuer.issuer
+
+    async def download(self, url: str) -> Document:
+        try:
+            fetched = await fetch(
+                self._session,
+                url,
+                max_bytes=MAX_DOCUMENT_BYTES,
+                authorization=await self._authorization(url),
+                tls=self._authorities.context(),
+            )
+        except Unreachable as error:
+            raise KeySetUnusable(str(error)) from error
+        if fetched.status != HTTPStatus.OK:
+            raise KeySetUnusable(f"{shown(url)} answered {fetched.status}; expected 200")
+        return Document(fetched.body, fresh_for_s(fetched.headers))
+
+    async def _authorization(self, url: str) -> str | None:
+        """Return the token of `jwks_token`, read each time: Kubernetes writes a new one every hour.
+
+        It goes only where the config says, not wherever a discovery document points.
+        """
+        if self._token is None or not _same_origin(url, self._home):
+            return None
+        return f"Bearer {(await _read(self._token)).content.decode('ascii', 'replace').strip()}"
+
+
+async def _discover(web: _Web, issuer: str) -> Document:
     """Fetch the provider's metadata, then the key set that it names (OpenID Connect Discovery 1.0 section 4)."""
     where = f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
-    document = await _download(session, where)
     try:
-        metadata = json.loads(document)
+        metadata = json.loads((await web.download(where)).content)
     except (ValueError, RecursionError) as error:
-        raise KeySetUnusable(f"{_shown(where)} is not JSON") from error
+        raise KeySetUnusable(f"{shown(where)} is not JSON") from error
     if not isinstance(metadata, dict) or metadata.get("issuer") != issuer:
-        raise KeySetUnusable(f"{_shown(where)} is not the metadata of exactly this issuer (section 4.3)")
+        raise KeySetUnusable(f"{shown(where)} is not the metadata of exactly this issuer (section 4.3)")
     jwks_uri = metadata.get("jwks_uri")
     if not isinstance(jwks_uri, str) or not _trustworthy(jwks_uri, issuer):
-        raise KeySetUnusable(f"{_shown(where)}: jwks_uri must be an https URL, or of the issuer's own origin")
-    return await _download(session, jwks_uri)
+        raise KeySetUnusable(f"{shown(where)}: jwks_uri must be an https URL, or of the issuer's own origin")
+    return await web.download(jwks_uri)
 
 
 def _trustworthy(jwks_uri: str, issuer: str) -> bool:
     """Whether keys from there are as good as the issuer's word: by TLS, or from where the word itself came."""
     try:
         url = URL(jwks_uri)
-        return bool(url.host) and (url.scheme == "https" or url.origin() == URL(issuer).origin())
+    except ValueError:
+        return False
+    return bool(url.host) and (url.scheme == "https" or _same_origin(jwks_uri, issuer))
+
+
+def _same_origin(one: str, other: str) -> bool:
+    try:
+        return URL(one).origin() == URL(other).origin()
     except ValueError:
         return False
 
 
-async def _download(session: aiohttp.ClientSession, url: str) -> bytes:
-    try:
-        async with session.get(url, allow_redirects=False, headers={"Accept": "application/json"}) as response:
-            if response.status != HTTPStatus.OK:
-                raise KeySetUnusable(f"{_shown(url)} answered {response.status}; expected 200")
-            document = bytearray()
-            async for chunk in response.content.iter_any():
-                document += chunk
-                if len(document) > MAX_DOCUMENT_BYTES:
-                    raise KeySetUnusable(f"{_shown(url)} is larger than 1 MiB")
-            return bytes(document)
-    except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a URL that cannot be one
-        # Not the error's whole text: it may hold the URL with its secrets.
-        why = getattr(error, "strerror", None) or type(error).__name__
-        raise KeySetUnusable(f"{_shown(url)} cannot be fetched: {why}") from error
+def fresh_for_s(headers: CIMultiDictProxy[str]) -> float | None:
+    """Return for how long an answer says that it is fresh (RFC 9111 section 5.2.2); None where it does not say."""
+    directives = [one.strip().lower() for value in headers.getall("Cache-Control", ()) for one in value.split(",")]
+    ages = [int(found[1]) for one in directives if (found := _MAX_AGE.fullmatch(one))]
+    if any(one.partition("=")[0] in {"no-cache", "no-store"} for one in directives):
+        ages.append(0)
+    if not ages:
+        return None
+    age = headers.get("Age", "0").strip()
+    return float(max(0, min(ages) - (int(age) if _SECONDS.fullmatch(age) else 0)))
 
 
-def _shown(url: str) -> str:
-    """Return a URL for the log: without user, password and query, which may be secrets."""
-    try:
-        return str(URL(url).with_user(None).with_query(None))
-    except ValueError:
-        return "the configured URL"
-
-
-async def _read(path: Path) -> bytes:
+async def _read(path: Path) -> Document:
     def read() -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_DOCUMENT_BYTES + 1)
@@ -93,4 +137,4 @@ async def _read(path: Path) -> bytes:
         raise KeySetUnusable(f"{path} cannot be read: {error.strerror}") from error
     if len(document) > MAX_DOCUMENT_BYTES:
         raise KeySetUnusable(f"{path} is larger than 1 MiB")
-    return document
+    return Document(document)

@@ -44,18 +44,31 @@ def verify(token: str, key: Key, *, issuer: config.Issuer, now: float) -> Verifi
         TokenRefused: the reason tells what did not hold.
         ExpiredToken: nothing is wrong with the token but its age.
     """
-    claims = _decode(token, key, issuer)
+    return check(_decode(token, key, issuer), issuer=issuer, now=now)
+
+
+def check(claims: dict[str, Any], *, issuer: config.Issuer, now: float) -> Verified:
+    """Check the dates and the required values of claims whose source is beyond doubt. Without `exp` they never expire.
+
+    Raises:
+        TokenRefused, ExpiredToken: as `verify`.
+    """
     latest = now + issuer.leeway
     if any(name in claims and _date(claims[name]) > latest for name in ("nbf", "iat")):
         raise TokenRefused("not_yet_valid")
-    until = _date(claims["exp"]) + issuer.leeway
+    until = _date(claims["exp"]) + issuer.leeway if "exp" in claims else math.inf
     for name, value in issuer.require.items():
         # In Python True == 1 == 1.0; in JSON they are three values.
         if name not in claims or type(claims[name]) is not type(value) or claims[name] != value:
             raise TokenRefused("required_claim")
     if until <= now:
-        raise ExpiredToken("The token has expired. Get a fresh one from the identity provider.")
+        raise expired()
     return Verified(claims, until)
+
+
+def expired() -> ExpiredToken:
+    """Return the refusal of a token that is good but for its age."""
+    return ExpiredToken("The token has expired. Get a fresh one from the identity provider.")
 
 
 def _decode(token: str, key: Key, issuer: config.Issuer) -> dict[str, Any]:

@@ -15,5 +15,8 @@ OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 
 # A store next door answers in 0.2 ms; the default `store_timeout` is 100 ms and the largest 10 s.
 STORE_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 10)
 
+# An identity service next door signs in 2 ms; the default time limit of a question is 5 s, the largest 60 s.
+IDENTITY_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
+
 # uvloop's timers are exact to 1 ms. A lag of 10 ms is seen in streams; seconds mean that something blocks.
 LOOP_LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)

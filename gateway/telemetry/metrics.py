@@ -142,6 +142,12 @@ class Metrics:
         self._key_sets = self._counter(
             "gateway_key_set_refreshes_total", "Fetches of an issuer's key set.", ("issuer", "result")
         )
+        self._identity = self._histogram(
+            "gateway_identity_seconds",
+            "Questions to an issuer about a token, exchanges and introspections; their wait for a turn included.",
+            ("issuer", "result"),
+            buckets.IDENTITY_S,
+        )
         self._lag = Histogram(
             "gateway_event_loop_lag_seconds",
             "How much later than asked a timer fired, sampled twice a second.",
@@ -241,6 +247,20 @@ class Metrics:
     def key_set_refresh(self, issuer: str, result: str) -> None:
         """Count a fetch of a configured issuer's key set."""
         self._key_sets[issuer, result] += 1
+
+    def identity_asked(self, issuer: str, result: str, seconds: float) -> None:
+        """Observe one question to a configured issuer about a token."""
+        self._identity[issuer, result].observe(seconds)
+
+    def watch_key_sets(self, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        """Show, at each scrape, how old `read` then says each issuer's key set is; `read` runs in a thread."""
+        empty = partial(
+            GaugeMetricFamily,
+            "gateway_key_set_age_seconds",
+            "Since the issuer's key set was last fetched well, or since the start.",
+            labels=("issuer",),
+        )
+        self.registry.register(Scraped(empty, lambda family: add(family, (((name,), age) for name, age in read()))))
 
     def event_loop_lag(self, seconds: float) -> None:
         """Observe how much later than asked a timer fired."""

@@ -3,20 +3,16 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 
 from gateway import config
 from gateway.clock import Clock, SystemClock
-from gateway.errors import IdentityUnavailable, Unauthorized
-from gateway.identity.authenticate import Authenticator
-from gateway.identity.principal import Principal
-from gateway.identity.refused import reason_of
+from gateway.errors import IdentityUnavailable
+from tests.authenticating import Stage, authenticating, outcome, until
 from tests.identity_provider import IdentityProvider, SetClock, SigningKey, b64, key_set, signing_key
 
 ISSUER = "https://idp.example"
@@ -30,29 +26,6 @@ async def provider() -> AsyncIterator[IdentityProvider]:
         yield provider
 
 
-class Gateway:
-    """An authenticator, and what it told its observer."""
-
-    def __init__(self, authenticator: Authenticator, results: list[str]) -> None:
-        self.authenticator = authenticator
-        self.results = results
-
-    async def call(self, token: str) -> Principal:
-        return await self.authenticator.authenticate(f"Bearer {token}".encode())
-
-    def call_at_once(self, token: str) -> Principal:
-        """Authenticate without a single suspension, or fail."""
-        coroutine = self.call(token)
-        try:
-            coroutine.send(None)
-        except StopIteration as done:
-            principal: Principal = done.value
-            return principal
-        finally:
-            coroutine.close()
-        raise AssertionError("authenticate suspended")
-
-
 @asynccontextmanager
 async def gateway(
     jwks: str | None,
@@ -63,23 +36,10 @@ async def gateway(
     refresh: float = 300.0,
     timeout_s: float = 5.0,
     start: bool = True,
-) -> AsyncIterator[Gateway]:
+) -> AsyncIterator[Stage]:
     entry = config.Issuer(issuer=issuer, jwks=jwks).model_copy(update={"cooldown": cooldown, "refresh": refresh})
-    results: list[str] = []
-    async with aiohttp.ClientSession() as session:
-        authenticator = Authenticator(
-            config.Auth(issuers=(entry,)),
-            session,
-            clock=clock or SystemClock(),
-            observe=lambda _, result: results.append(result),
-            fetch_timeout_s=timeout_s,
-        )
-        if start:
-            authenticator.start()
-        try:
-            yield Gateway(authenticator, results)
-        finally:
-            await authenticator.close()
+    async with authenticating(entry, clock=clock or SystemClock(), start=start, fetch_timeout_s=timeout_s) as stage:
+        yield stage
 
 
 _serial = iter(range(10**9))
@@ -96,23 +56,10 @@ def garbage(serial: int) -> str:
     return token(SigningKey(f"random-{serial}", "RS256", K1.private)).rsplit(".", 1)[0] + "." + b64(b"x" * 256)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-async def until_refused(gw: Gateway, token: str) -> None:
+async def until_refused(gw: Stage, token: str) -> None:
     async with asyncio.timeout(5):
         while await outcome(gw.call(token)) == "user-1":
             await asyncio.sleep(0.005)
-
-
-async def outcome(call: Coroutine[Any, Any, Principal]) -> str:
-    try:
-        return (await call).key
-    except (Unauthorized, IdentityUnavailable) as error:
-        return reason_of(error) if isinstance(error, Unauthorized) else error.code
 
 
 async def test_two_hundred_first_calls_make_one_fetch(provider: IdentityProvider) -> None:
@@ -146,7 +93,7 @@ async def test_a_flood_of_unknown_key_ids_makes_one_fetch_per_cooldown(provider:
             assert await outcome(gw.call(garbage(serial))) == "key"
             assert gw.call_at_once(token(clock=clock)).key == "user-1"
             clock.advance(0.01)
-    assert provider.hits == 1 + 2  # 5 s of flood: at 2 s and at 4 s
+    assert provider.hits == 1 + 3  # 5 s of flood: at once, at 2 s and at 4 s
     assert provider.most_at_once == 1
 
 
@@ -159,7 +106,7 @@ async def test_a_failed_fetch_starts_the_cooldown_too(provider: IdentityProvider
         for serial in range(50):
             assert await outcome(gw.call(garbage(serial))) == "key"
     assert provider.hits == 2
-    assert gw.results == ["ok", "failed"]
+    assert gw.fetches == ["ok", "failed"]
 
 
 async def test_a_hung_issuer_delays_nobody_whose_key_is_known(provider: IdentityProvider) -> None:
@@ -178,7 +125,7 @@ async def test_a_hung_issuer_delays_nobody_whose_key_is_known(provider: Identity
         assert await asyncio.gather(*strangers) == ["key"] * 20
         assert 0.5 < time.perf_counter() - started < 2
     assert provider.most_at_once == 1
-    assert gw.results == ["ok", "failed"]
+    assert gw.fetches == ["ok", "failed"]
 
 
 async def test_a_caller_that_leaves_does_not_end_the_fetch_that_others_wait_for(provider: IdentityProvider) -> None:
@@ -219,15 +166,15 @@ async def test_without_any_key_set_calls_are_told_when_to_come_back(provider: Id
         provider.status = 200
         clock.advance(2.5)
         assert (await gw.call(token(clock=clock))).key == "user-1"
-    assert gw.results == ["failed", "ok"]
+    assert gw.fetches == ["failed", "ok"]
 
 
 async def test_an_issuer_that_was_down_at_start_is_tried_again_in_the_background(provider: IdentityProvider) -> None:
     provider.status = 500
     async with gateway(provider.jwks, cooldown=0.05) as gw:
-        await until(lambda: gw.results[:1] == ["failed"])
+        await until(lambda: gw.fetches[:1] == ["failed"])
         provider.status = 200
-        await until(lambda: gw.results[-1] == "ok")
+        await until(lambda: gw.fetches[-1] == "ok")
         assert gw.call_at_once(token()).key == "user-1"
 
 
@@ -236,20 +183,33 @@ async def test_keys_stay_while_the_issuer_is_down(provider: IdentityProvider) ->
         seen = token()
         await gw.call(seen)
         provider.status = 500
-        await until(lambda: gw.results[-3:] == ["failed"] * 3)
+        await until(lambda: gw.fetches[-3:] == ["failed"] * 3)
         assert gw.call_at_once(seen).key == "user-1"
         assert gw.call_at_once(token()).key == "user-1"
 
 
-async def test_a_new_key_works_after_one_cooldown(provider: IdentityProvider) -> None:
+async def test_a_new_key_works_after_one_cooldown_at_most(provider: IdentityProvider) -> None:
     clock = SetClock()
     async with gateway(provider.jwks, clock=clock, cooldown=10.0) as gw:
         await gw.call(token(clock=clock))
+        assert await outcome(gw.call(garbage(1))) == "key"  # takes this cooldown's fetch
         provider.publish(K1, K2)
-        assert await outcome(gw.call(token(K2, clock=clock))) == "key"
-        clock.advance(10.0)
+        for serial in range(9):
+            assert await outcome(gw.call(token(K2, clock=clock))) == "key"
+            assert await outcome(gw.call(garbage(serial))) == "key"
+            clock.advance(1.0)
+        clock.advance(1.0)
         assert await outcome(gw.call(token(K2, clock=clock))) == "user-1"
         assert await outcome(gw.call(token(K1, clock=clock))) == "user-1"
+
+
+async def test_a_refresh_in_the_background_takes_no_new_keys_turn(provider: IdentityProvider) -> None:
+    clock = SetClock()
+    async with gateway(provider.jwks, clock=clock, cooldown=10.0) as gw:
+        await until(lambda: gw.fetches == ["ok"])
+        provider.publish(K1, K2)
+        assert await outcome(gw.call(token(K2, clock=clock))) == "user-1"
+    assert provider.hits == 2
 
 
 async def test_a_withdrawn_key_stops_at_the_next_refresh_even_for_remembered_tokens(provider: IdentityProvider) -> None:
@@ -295,6 +255,38 @@ async def test_refreshes_cost_one_fetch_each_under_load(provider: IdentityProvid
     assert provider.most_at_once == 1
 
 
+@pytest.mark.parametrize(
+    ("cache_control", "refresh", "cooldown"), [("max-age=0", 300.0, 0.03), ("max-age=600", 0.03, 0.03)]
+)
+async def test_a_source_says_when_to_come_again_between_cooldown_and_refresh(
+    provider: IdentityProvider, cache_control: str, refresh: float, cooldown: float
+) -> None:
+    provider.headers = {"Cache-Control": cache_control}
+    started = time.perf_counter()
+    async with gateway(provider.jwks, cooldown=cooldown, refresh=refresh) as gw:
+        await until(lambda: len(gw.fetches) == 4)
+    assert provider.hits - 1 <= (time.perf_counter() - started) / 0.03
+
+
+async def test_the_age_of_a_key_set_is_that_of_its_last_good_fetch(provider: IdentityProvider) -> None:
+    clock = SetClock()
+    provider.status = 500
+    async with gateway(provider.jwks, clock=clock, cooldown=1.0) as gw:
+        await until(lambda: gw.fetches == ["failed"])
+        clock.advance(7.0)
+        assert gw.authenticator.key_set_ages() == [(ISSUER, 7.0)]
+        provider.status = 200
+        await gw.call(token(clock=clock))
+        assert gw.authenticator.key_set_ages() == [(ISSUER, 0.0)]
+        provider.status = 500
+        for _ in range(3):
+            clock.advance(100.0)
+            assert gw.call_at_once(token(clock=clock)).key == "user-1"
+            assert await outcome(gw.call(garbage(1))) == "key"
+        assert gw.authenticator.key_set_ages() == [(ISSUER, 300.0)]
+    assert gw.fetches == ["failed", "ok", "failed", "failed", "failed"]
+
+
 @pytest.mark.parametrize(("status", "document"), [(404, key_set(K2)), (200, b"<html>"), (200, b"{}")])
 async def test_an_answer_that_is_no_key_set_changes_nothing(
     provider: IdentityProvider, status: int, document: bytes
@@ -302,7 +294,7 @@ async def test_an_answer_that_is_no_key_set_changes_nothing(
     async with gateway(provider.jwks, refresh=0.03, cooldown=0.03) as gw:
         await gw.call(token())
         provider.status, provider.document = status, document
-        await until(lambda: gw.results[-1] == "failed")
+        await until(lambda: gw.fetches[-1] == "failed")
         assert gw.call_at_once(token()).key == "user-1"
 
 
@@ -328,7 +320,7 @@ async def test_a_key_set_file_is_read_again_at_every_refresh(tmp_path: Path) -> 
         seen = token(K1)
         assert await outcome(gw.call(seen)) == "user-1"
         file.unlink()
-        await until(lambda: gw.results[-1] == "failed")
+        await until(lambda: gw.fetches[-1] == "failed")
         assert gw.call_at_once(seen).key == "user-1"
         file.write_bytes(key_set(K2))
         await until_refused(gw, seen)
@@ -345,7 +337,7 @@ async def test_logs_tell_of_a_broken_key_set_without_its_secrets_or_any_token(
         for one in tokens:
             await outcome(gw.call(one))
         provider.status = 500
-        await until(lambda: gw.results[-1] == "failed")
+        await until(lambda: gw.fetches[-1] == "failed")
     assert f"key set of {ISSUER}: {provider.jwks} answered 500; expected 200; 1 keys kept" in caplog.text
     assert "canary" not in caplog.text
     for one in tokens:

@@ -15,6 +15,8 @@ GOOD: dict[str, Any] = {
     "pools": {"p": {"replicas": ["http://10.0.0.1:8000"]}},
 }
 
+ASKED: dict[str, Any] = {"issuer": "https://a", "exchange": {"url": "https://a/token"}}
+
 
 def problems(text: str, **environment: str) -> list[str]:
     with pytest.raises(BadConfig) as bad:
@@ -68,6 +70,48 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
             "auth.issuers[0].claims.tenant: not a JMESPath expression",
         ),
         ("auth.issuers", [{"issuer": "gateway-development", "jwks": "/k"}], "auth: issuers: 'gateway-development' is"),
+        (
+            "auth.issuers",
+            [ASKED, ASKED | {"issuer": "https://b"}],
+            "auth: issuers: encrypted tokens would go to 'https://a'",
+        ),
+        (
+            "auth.issuers",
+            [ASKED | {"exchange": {"url": "https://a/token", "issuers": ["https://b"]}}, {"issuer": "https://b"}],
+            "auth: issuers: tokens of 'https://b' would go to 'https://b' and to 'https://a'",
+        ),
+        (
+            "auth.issuers",
+            [ASKED | {"introspection": {"url": "https://a/i"}}],
+            "auth.issuers[0]: exchange, introspection: one of them at most",
+        ),
+        (
+            "auth.issuers",
+            [{"issuer": "a", "jwks": "/k", "introspection": {"url": "https://a/i"}}],
+            "auth.issuers[0]: jwks, jwks_token: have no use with introspection",
+        ),
+        (
+            "auth.issuers",
+            [{"issuer": "a", "audience": "b", "introspection": {"url": "https://a/i", "answer": "userinfo"}}],
+            "auth.issuers[0]: audience: UserInfo does not tell",
+        ),
+        (
+            "auth.issuers",
+            [{"issuer": "a", "introspection": {"url": "https://a/i", "answer": "userinfo", "client_id": "c"}}],
+            "auth.issuers[0].introspection: client_id: UserInfo is asked with",
+        ),
+        (
+            "auth.issuers",
+            [ASKED | {"exchange": {"url": "https://a/token", "client_secret": "s"}}],
+            "auth.issuers[0].exchange: client_id: needed with a client_secret",
+        ),
+        (
+            "auth.issuers",
+            [ASKED | {"exchange": {"url": "https://a/token", "project": "p"}}],
+            "auth.issuers[0].exchange: organization: needed with a project",
+        ),
+        ("auth.issuers", [ASKED | {"exchange": {"url": "https://user:pw@a/token"}}], "auth.issuers[0].exchange.url: "),
+        ("auth.issuers", [{"issuer": "uni", "exchange": {"url": "https://a/t"}}], "auth.issuers[0]: jwks: needed"),
         ("server", None, "server: expected a section with keys below it"),
         ("limits.tenants", {123: {}}, "limits.tenants[123]: expected text as a key; quote it"),
         ("limits.store", "mongodb://x", "limits.store: "),

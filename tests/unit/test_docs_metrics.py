@@ -47,6 +47,8 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.watch_estimates(lambda: [(MODEL, 4.0)])
     metrics.auth_failure("expired_token")
     metrics.key_set_refresh("https://identity.example.com", "ok")
+    metrics.identity_asked("https://identity.example.com", "ok", 0.01)
+    metrics.watch_key_sets(lambda: [("https://identity.example.com", 12.5)])
     metrics.event_loop_lag(0.001)
 
 
@@ -83,6 +85,7 @@ def test_the_documented_buckets_are_the_histograms_own() -> None:
         "gateway_output_token_seconds": buckets.OUTPUT_TOKEN_S,
         "gateway_overhead_seconds": buckets.OVERHEAD_S,
         "gateway_store_seconds": buckets.STORE_S,
+        "gateway_identity_seconds": buckets.IDENTITY_S,
         "gateway_event_loop_lag_seconds": buckets.LOOP_LAG_S,
     }
     text = DOCS.read_text(encoding="utf-8")
@@ -117,6 +120,8 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_answers_broken_total": {"model", "reason"},
         "gateway_auth_failures_total": {"reason"},
         "gateway_key_set_refreshes_total": {"issuer", "result"},
+        "gateway_key_set_age_seconds": {"issuer"},
+        "gateway_identity_seconds": {"issuer", "result"},
         "gateway_event_loop_lag_seconds": set(),
     }
     assert {name: set(scraped[name].labels) for name in fixed} == fixed

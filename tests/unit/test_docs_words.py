@@ -16,7 +16,7 @@ from gateway.admission.overrides import asked, desk
 from gateway.admission.redis import backlog, lane
 from gateway.admission.settings import watcher
 from gateway.calls import estimate, strict_json
-from gateway.identity import claims, header, keyset, peek, remembered, sources
+from gateway.identity import claims, endpoint, grant, grants, header, keyset, peek, remembered, sources
 from gateway.identity.refused import Reason, reason_of
 from gateway.relay import events, exchange, failure, outcome
 from gateway.relay.endings import Break, error_event
@@ -146,6 +146,12 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
         ("identity", f"At most {sources.MAX_DOCUMENT_BYTES // 2**20} MiB; redirects"),
         ("identity", f"not followed; {keyset.FETCH_TIMEOUT_S:g} s"),
         ("identity", f"Up to {remembered.CAPACITY:,} are"),
+        ("identity", f"Up to {grants.CAPACITY:,} tokens are"),
+        ("identity", f"for {grants.REFUSED_S:g} s it is refused"),
+        ("identity", f"until {grant.MARGIN_S:g} s before"),
+        ("identity", f"when {grant.RENEW_AT:.0%} of".replace("%", " %")),
+        ("identity", f"{endpoint.MAX_WAITING:,} calls wait"),
+        ("identity", f"up to {endpoint.MAX_ANSWER_BYTES // 2**10} KiB"),
     ],
 )
 def test_a_stated_figure_is_the_codes_own(document: str, stated: str) -> None:

@@ -5,7 +5,7 @@ import asyncio
 from gateway import config
 from gateway.clock import SystemClock
 from gateway.identity.keyset import KeySet
-from gateway.identity.sources import Source
+from gateway.identity.sources import Document, Source
 from tests.identity_provider import key_set, signing_key
 
 ISSUER = config.Issuer(issuer="idp", jwks="keys.json").model_copy(update={"refresh": 0.001, "cooldown": 0.001})
@@ -19,10 +19,10 @@ async def test_a_refresh_that_brings_the_same_keys_makes_no_token_prove_itself_a
     results: list[tuple[str, str]] = []
     fetched = asyncio.Event()
 
-    async def source() -> bytes:
+    async def source() -> Document:
         if len(results) == 3:
             fetched.set()
-        return key_set(signing_key("k1", "ES256"))
+        return Document(key_set(signing_key("k1", "ES256")))
 
     keys = built(source, results)
     assert await keys.find("k1", "ES256") is not None
@@ -37,13 +37,13 @@ async def test_a_refresh_that_brings_the_same_keys_makes_no_token_prove_itself_a
 async def test_when_close_returns_the_fetch_under_way_has_ended() -> None:
     asked, ended = asyncio.Event(), asyncio.Event()
 
-    async def source() -> bytes:
+    async def source() -> Document:
         try:
             asked.set()
             await asyncio.Event().wait()
         finally:
             ended.set()
-        return b""
+        return Document(b"")
 
     keys = built(source, [])
     keys.start()
@@ -53,7 +53,7 @@ async def test_when_close_returns_the_fetch_under_way_has_ended() -> None:
 
 
 async def test_closing_what_was_never_started_is_fine() -> None:
-    async def source() -> bytes:
-        return b""
+    async def source() -> Document:
+        return Document(b"")
 
     await built(source, []).close()

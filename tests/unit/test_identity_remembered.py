@@ -4,15 +4,17 @@ import hashlib
 
 from gateway import config
 from gateway.clock import SystemClock
+from gateway.identity.accepted import Accepted
 from gateway.identity.keys import Keys
 from gateway.identity.keyset import KeySet
 from gateway.identity.principal import Principal
 from gateway.identity.remembered import Remembered
+from gateway.identity.sources import Document
 from tests.identity_provider import key_set, signing_key
 
 
-async def _nothing() -> bytes:
-    return b'{"keys": []}'
+async def _nothing() -> Document:
+    return Document(b'{"keys": []}')
 
 
 def fresh_key_set() -> KeySet:
@@ -29,7 +31,7 @@ ACME = Principal("acme", "k")
 
 def test_a_token_is_remembered_until_the_very_second_it_expires() -> None:
     remembered, keys = Remembered(), fresh_key_set()
-    remembered.put(digest("a"), ACME, until=105.0, key_set=keys)
+    remembered.put(digest("a"), Accepted(ACME, 105.0, keys))
     assert remembered.get(digest("a"), 104.99) is ACME
     assert remembered.get(digest("b"), 104.99) is None
     assert remembered.get(digest("a"), 105.0) is None
@@ -38,15 +40,17 @@ def test_a_token_is_remembered_until_the_very_second_it_expires() -> None:
 
 def test_a_change_of_keys_makes_every_token_of_that_issuer_prove_itself_again() -> None:
     remembered, ours, others = Remembered(), fresh_key_set(), fresh_key_set()
-    remembered.put(digest("ours"), ACME, until=1e9, key_set=ours)
-    remembered.put(digest("theirs"), ACME, until=1e9, key_set=others)
+    remembered.put(digest("ours"), Accepted(ACME, 1e9, ours))
+    remembered.put(digest("theirs"), Accepted(ACME, 1e9, others))
+    remembered.put(digest("unsigned"), Accepted(ACME, 1e9, None))
     ours.keys = Keys.parse(key_set(signing_key("k1", "ES256")))
     assert remembered.get(digest("ours"), 0.0) is None
     assert remembered.get(digest("theirs"), 0.0) is ACME
+    assert remembered.get(digest("unsigned"), 0.0) is ACME
 
 
 def test_the_oldest_goes_first_when_memory_is_full() -> None:
     remembered, keys = Remembered(capacity=3), fresh_key_set()
     for token in "abcd":
-        remembered.put(digest(token), ACME, until=1e9, key_set=keys)
+        remembered.put(digest(token), Accepted(ACME, 1e9, keys))
     assert [token for token in "abcd" if remembered.get(digest(token), 0.0)] == ["b", "c", "d"]

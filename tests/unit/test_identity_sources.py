@@ -1,14 +1,18 @@
 """Where key sets come from, and from where they must not."""
 
+import gzip
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from gateway import config
 from gateway.identity.keys import KeySetUnusable
-from gateway.identity.sources import MAX_DOCUMENT_BYTES, source_of
+from gateway.identity.sources import MAX_DOCUMENT_BYTES, fresh_for_s, source_of
+from tests.certificates import certified
 from tests.identity_provider import IdentityProvider
 
 
@@ -24,8 +28,8 @@ async def provider() -> AsyncIterator[IdentityProvider]:
         yield provider
 
 
-async def read(session: aiohttp.ClientSession, jwks: str | None, issuer: str = "idp") -> bytes:
-    return await source_of(config.Issuer(issuer=issuer, jwks=jwks), session)()
+async def read(session: aiohttp.ClientSession, jwks: str | None, issuer: str = "idp", **settings: str) -> bytes:
+    return (await source_of(config.Issuer(issuer=issuer, jwks=jwks, **settings), session)()).content
 
 
 async def test_a_url_is_fetched(session: aiohttp.ClientSession, provider: IdentityProvider) -> None:
@@ -111,3 +115,76 @@ async def test_metadata_that_is_none_is_refused(
     provider.metadata = metadata
     with pytest.raises(KeySetUnusable):
         await read(session, None, provider.issuer)
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ([], None),
+        ([("Cache-Control", "public, MAX-AGE=60")], 60),
+        ([("cache-control", 'max-age="60"'), ("Age", "50")], 10),
+        ([("Cache-Control", "max-age=60"), ("Age", "90")], 0),
+        ([("Cache-Control", "max-age=60"), ("Age", "x")], 60),
+        ([("Cache-Control", "max-age=60"), ("Cache-Control", "max-age=5")], 5),
+        ([("Cache-Control", "no-cache")], 0),
+        ([("Cache-Control", "no-store, max-age=60")], 0),
+        ([("Cache-Control", 'no-cache="Set-Cookie"')], 0),
+        ([("Cache-Control", "s-maxage=1, max-age=abc, max-age=-1, max-age=1e9, , ==")], None),
+        ([("Cache-Control", "max-age=" + "9" * 5000)], None),
+    ],
+)
+def test_freshness_is_read_from_cache_control(headers: list[tuple[str, str]], seconds: float | None) -> None:
+    assert fresh_for_s(CIMultiDictProxy(CIMultiDict(headers))) == seconds
+
+
+async def test_a_packed_document_is_not_unpacked(session: aiohttp.ClientSession, provider: IdentityProvider) -> None:
+    provider.document, provider.headers = gzip.compress(b"x" * 2**24), {"Content-Encoding": "gzip"}
+    assert await read(session, provider.jwks) == provider.document
+
+
+async def test_an_issuer_may_have_certificates_of_its_own(session: aiohttp.ClientSession, tmp_path: Path) -> None:
+    tls, ca = certified(tmp_path)
+    async with IdentityProvider(document=b"the keys", tls=tls) as provider:
+        assert await read(session, provider.jwks, ca=str(ca)) == b"the keys"
+        assert await read(session, None, provider.issuer, ca=str(ca)) == b"the keys"
+        with pytest.raises(KeySetUnusable, match=f"{provider.jwks} cannot be fetched: "):
+            await read(session, provider.jwks)
+        for unusable in ("/nowhere/ca.pem", __file__):
+            with pytest.raises(KeySetUnusable, match=f"the certificates of {unusable} cannot be read"):
+                await read(session, provider.jwks, ca=unusable)
+
+
+async def test_certificates_are_read_again_when_they_change(session: aiohttp.ClientSession, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    tls, ca = certified(tmp_path)
+    _, other = certified(tmp_path / "other")
+    used = tmp_path / "ca.pem"
+    async with IdentityProvider(document=b"the keys", tls=tls) as provider:
+        source = source_of(config.Issuer(issuer="idp", jwks=provider.jwks, ca=str(used)), session)
+        for file, good in ((other, False), (ca, True), (other, False)):
+            used.write_bytes(file.read_bytes())
+            os.utime(used, ns=(0, used.stat().st_mtime_ns + 10**9))
+            if good:
+                assert (await source()).content == b"the keys"
+            else:
+                with pytest.raises(KeySetUnusable):
+                    await source()
+
+
+async def test_a_key_set_may_ask_for_a_token_which_goes_nowhere_else(
+    session: aiohttp.ClientSession, provider: IdentityProvider, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    for token in ("first", "second"):
+        file.write_text(token + "\n")
+        await read(session, provider.jwks, jwks_token=str(file))
+    assert provider.authorizations == ["Bearer first", "Bearer second"]
+    await read(session, None, provider.issuer, jwks_token=str(file))
+    assert provider.authorizations[2:] == ["Bearer second"] * 2
+    tls, ca = certified(tmp_path)
+    async with IdentityProvider(document=b"elsewhere", tls=tls) as elsewhere:
+        provider.metadata = {"issuer": provider.issuer, "jwks_uri": elsewhere.jwks}
+        assert await read(session, None, provider.issuer, jwks_token=str(file), ca=str(ca)) == b"elsewhere"
+        assert elsewhere.authorizations == [None]
+    with pytest.raises(KeySetUnusable, match="/nowhere cannot be read"):
+        await read(session, provider.jwks, jwks_token="/nowhere")
