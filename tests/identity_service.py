@@ -47,6 +47,7 @@ class Account:
     org_ids: list[str]
     expires_at: float
     passports: int = 0
+    vouched_until: float = 0.0  # when the last of its passports expires
 
 
 @dataclass
@@ -73,7 +74,7 @@ class IdentityService:
         self.keys = [new_key(1)]  # the current one, then the previous
         self._published = self.keys
         self._wrapping = AESGCM(os.urandom(32))
-        self._live: dict[str, Account] = {}
+        self.live: dict[str, Account] = {}  # by bearer token
         self._answering = asyncio.Event()
         self._answering.set()
 
@@ -85,11 +86,14 @@ class IdentityService:
         account = Account(sub, acctype, list(orgs), now + lives_s)
         inner = self.keys[0].token({"iss": self.issuer, "sub": sub, "iat": now, "exp": account.expires_at})
         bearer = self._sealed(inner)
-        self._live[bearer] = account
+        self.live[bearer] = account
         return bearer
 
+    def account(self, bearer: str) -> Account:
+        return self.live[bearer]
+
     def revoke(self, bearer: str) -> None:
-        del self._live[bearer]
+        del self.live[bearer]
 
     def id_token(self, sub: str = "user@example.com") -> str:
         """Return what the same key signs for browsers, and what must open no door here."""
@@ -99,10 +103,11 @@ class IdentityService:
     def passport(self, account: Account, **asked: str) -> str:
         now = self.clock.now()
         account.passports += 1
+        account.vouched_until = min(now + self.passport_s, account.expires_at)
         claims: dict[str, Any] = {
             "iss": "uni-identity", "typ": "passport", "sub": account.sub, "acctype": account.acctype,
-            "source": "uni", "src_iss": "uni", "org_ids": account.org_ids, "jti": f"{account.sub}-{account.passports}",
-            "iat": int(now), "nbf": int(now), "exp": min(now + self.passport_s, account.expires_at),
+            "source": "uni", "src_iss": "uni", "org_ids": account.org_ids, "jti": os.urandom(8).hex(),
+            "iat": int(now), "nbf": int(now), "exp": account.vouched_until,
         }  # fmt: skip
         if asked.get("audience"):
             claims["aud"] = [asked["audience"]]
@@ -159,7 +164,7 @@ class IdentityService:
         app.router.add_post("/oauth2/v2/token", self._token)
         app.router.add_route("*", "/oauth2/v2/userinfo", self._userinfo)
         app.router.add_post("/introspect", self._introspect)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         self._port = 0
         self._origin = ""
@@ -258,7 +263,7 @@ class IdentityService:
         return None if self.says is None else web.Response(status=self.says[0], text=self.says[1], headers=self.headers)
 
     def _account(self, bearer: str) -> Account | None:
-        account = self._live.get(bearer)
+        account = self.live.get(bearer)
         if account is None or self.clock.now() >= account.expires_at or self._opened(bearer) is None:
             return None
         return account

@@ -66,6 +66,7 @@ class Grants:
         timeout_s: float,
         asked: Asked,
         capacity: int = CAPACITY,
+        refused_capacity: int = REFUSED_CAPACITY,
     ) -> None:
         self._name = name
         self._judge = judge
@@ -74,6 +75,7 @@ class Grants:
         self._timeout_s = timeout_s
         self._asked = asked
         self._capacity = capacity
+        self._refused_capacity = refused_capacity
         self._held: OrderedDict[bytes, Grant] = OrderedDict()
         self._refused: OrderedDict[bytes, _Refused] = OrderedDict()
         self._questions: dict[bytes, asyncio.Task[Grant]] = {}
@@ -116,17 +118,18 @@ class Grants:
         await asyncio.gather(*questions, return_exceptions=True)
 
     def _usable(self, digest: bytes, now: float) -> Grant | None:
+        """Return a grant that needs no waiting: not in its margin, or its renewal is late already."""
         held = self._held.get(digest)
-        if held is None or now >= held.until or not self._still_signed(held):
+        if held is None or now >= held.bound or not self._still_signed(held):
             return None
-        return held
+        return held if now < held.until or digest in self._questions else None
 
     def _still_signed(self, held: Grant) -> bool:
         return held.key is None or self._key_set is None or self._key_set.holds(held.key)
 
     def _accepted(self, held: Grant, now: float) -> Accepted:
-        until = held.renew_at if now < held.renew_at else min(now + LOOK_S, held.until)
-        return Accepted(held.principal, until, self._key_set)
+        look_at = held.renew_at if now < held.renew_at else now + LOOK_S
+        return Accepted(held.principal, min(look_at, held.until if now < held.until else held.bound), self._key_set)
 
     def _raise_if_refused(self, digest: bytes, now: float) -> None:
         refused = self._refused.get(digest)
@@ -182,7 +185,7 @@ class Grants:
         self._held.pop(digest, None)
         reason = error.reason if isinstance(error, TokenRefused) else None
         self._refused[digest] = _Refused(self._clock.now() + REFUSED_S, reason)
-        if len(self._refused) > REFUSED_CAPACITY:
+        if len(self._refused) > self._refused_capacity:
             self._refused.popitem(last=False)
 
     def _prolonged(self, digest: bytes) -> Grant | None:

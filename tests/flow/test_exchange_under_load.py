@@ -47,6 +47,27 @@ async def test_a_hung_service_delays_nobody_whose_passport_is_known(service: Ide
     assert service.most_at_once == 6  # of 8, two are for renewals
 
 
+async def test_renewals_that_hang_or_wait_for_their_turn_make_no_call_wait(
+    service: IdentityService, clock: SetClock
+) -> None:
+    bearers = [service.issue(f"sa-{serial}") for serial in range(20)]
+    async with exchanging(service, concurrency=4) as gw:
+        for bearer in bearers:
+            await gw.call(bearer)
+        service.hang()
+        for _ in range(59):
+            clock.advance(1.0)
+            for bearer in bearers:
+                gw.call_at_once(bearer)
+            await asyncio.sleep(0)
+        assert service.at_once <= 1  # one of four questions is a renewal
+        clock.advance(1.0)
+        waiting = asyncio.create_task(gw.outcome(bearers[0]))
+        await asyncio.sleep(0)
+        service.answer()
+        assert await waiting == "sa-0"
+
+
 async def test_a_flood_of_strangers_does_not_hold_up_renewals(service: IdentityService, clock: SetClock) -> None:
     bearer = service.issue()
     async with exchanging(service, concurrency=4) as gw:

@@ -117,15 +117,14 @@ async def test_a_passport_falls_with_its_key(service: IdentityService, clock: Se
 async def test_what_is_signed_is_verified_here_unless_its_issuer_is_named(service: IdentityService) -> None:
     auth0 = signing_key("auth0")
     foreign = auth0.token({"iss": AUTH0, "sub": "auth0|1", "exp": service.clock.now() + 60})
-    service.issue()
-    account = next(iter(service._live.values()))
+    account = service.account(service.issue())
     async with exchanging(service) as gw:
         assert await gw.outcome(service.passport(account)) == "sa-1"
         assert await gw.outcome(service.id_token()) == "issuer"
         assert await gw.outcome(foreign) == "issuer"
         assert service.forms == []
     async with exchanging(service, issuers=(AUTH0,)) as gw:
-        service._live[foreign] = account
+        service.live[foreign] = account
         service.says = (200, json.dumps({"access_token": service.passport(account)}))
         assert await gw.outcome(foreign) == "sa-1"
         assert service.forms[0]["subject_token"] == foreign
