@@ -131,6 +131,9 @@ async def test_a_model_that_a_caller_may_not_use_is_as_absent_as_one_that_is_not
             message = error_of(reply, 404, "model_not_found", BAD_REQUEST, param="model")
             messages.add(message.replace(name, "NAME"))
         assert len(messages) == 1
+        for name in ("ACME/TINY", " tiny", "tiny ", "tiny\0", "acme/tiny/", "acme/tin\u0443"):
+            reply = await door.post(path, body | {"model": name, "stream": stream}, token=token)
+            error_of(reply, 404, "model_not_found", BAD_REQUEST, param="model")
         for name in ("acme/tiny", "tiny", "fast"):
             assert (await door.post(path, body | {"model": name, "stream": stream}, token=token)).status == 200
     assert large.requests == []

@@ -129,7 +129,8 @@ async def test_of_the_clients_headers_only_the_allowed_go_on(
     secret = {
         "Cookie": "a=b", "Proxy-Authorization": "Basic x", "X-Api-Key": "k", "X-Vllm-Priority": "0",
         "X-data-parallel-rank": "3", "X-Request-Id": "mine", "X-Forwarded-For": "1.2.3.4", "TE": "trailers",
-        "Forwarded": "for=1", "X-Secret": "1",
+        "Forwarded": "for=1", "X-Secret": "1", "Connection": "X-Secret", "Keep-Alive": "timeout=5", "Trailer": "X-A",
+        "Upgrade": "h2c", "INFERENCE-ID": "mine", "X-Tenant": "other", "X-Model": "big", "Priority": "u=0",
     }  # fmt: skip
     reply = await door.post(
         CHAT, CHAT_ASK, traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", **secret

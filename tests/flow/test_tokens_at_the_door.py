@@ -1,0 +1,151 @@
+"""Tokens and headers on raw sockets at a whole gateway: in and out of time, twice, in pieces, beside a hung issuer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.clock import SystemClock
+from gateway.identity.header import MAX_FIELD_BYTES
+from tests.authenticating import until
+from tests.doors import CHAT, Door, OpenDoor, Reply
+from tests.engines import ScriptedEngine
+from tests.envelope import BAD_REQUEST, error_of
+from tests.identity_provider import IdentityProvider, SigningKey, signing_key
+from tests.raw_client import raw_client
+from tests.transcripts import LAST_CHUNK, chunked, head, transcript
+
+ISSUER = "https://idp.example"
+K1 = signing_key("k1", "ES256")
+BODY = b'{"model":"tiny","messages":[{"role":"user","content":"Hi"}]}'
+STREAMED: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+
+
+def call(*fields: bytes) -> bytes:
+    """Return a call with exactly these fields besides those of its framing."""
+    return HEAD % len(BODY) + b"".join(field + b"\r\n" for field in fields) + b"\r\n" + BODY
+
+
+async def once(door: Door, *fields: bytes) -> Reply:
+    async with raw_client(door.port) as client:
+        return await client.ask(call(*fields))
+
+
+def token(*, lives_s: float = 600, key: SigningKey = K1) -> str:
+    return key.token({"iss": ISSUER, "sub": "user-1", "exp": SystemClock().now() + lives_s})
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[IdentityProvider]:
+    async with IdentityProvider() as provider:
+        provider.publish(K1)
+        yield provider
+
+
+async def door_to(open_door: OpenDoor, engine: ScriptedEngine, provider: IdentityProvider) -> Door:
+    entry = {"issuer": ISSUER, "jwks": provider.jwks, "leeway": "0s"}
+    door = await open_door(engine.url, auth={"issuers": [entry]})
+    await door.until(lambda samples: samples.total("gateway_key_set_refreshes_total", issuer=ISSUER) == 1)
+    return door
+
+
+async def test_spellings_of_the_header_that_mean_the_same(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    door = await open_door(scripted_engine.url)
+    good = door.token().encode()
+    for field in (b"authorization: bearer %b", b"AUTHORIZATION:BEARER %b", b"Authorization: \t Bearer %b \t"):
+        assert (await once(door, field % good)).status == 200
+
+
+async def test_what_could_be_read_in_two_ways_is_401(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    door = await open_door(scripted_engine.url)
+    good, bad = b"Bearer " + door.token().encode(), b"Bearer a.b.c"
+    for fields in (
+        (good, bad),
+        (bad, good),
+        (good, good),
+        (good, b""),
+        (b"", good),
+        (good + b", " + bad,),
+        (good + b",",),
+        (good + b" " + bad,),
+        (good.replace(b" ", b"  "),),
+        (good.replace(b" ", b"\t"),),
+        (good + b"\xff\xfe",),
+        (good + "é".encode(),),
+        (b"\xa0" + good,),
+        (b"Bearer" + door.token().encode(),),
+        (b"Basic " + door.token().encode(),),
+        (door.token().encode(),),
+    ):
+        reply = await once(door, *[b"Authorization: " + field for field in fields])
+        code = reply.error["code"]
+        error_of(reply, 401, code, "authentication_error")
+        assert code in {"missing_token", "invalid_token"}
+    for name in (b"X-Authorization", b"Proxy-Authorization", b"Cookie", b"access_token", b"X-Api-Key", b"Api-Key"):
+        error_of(await once(door, name + b": " + good), 401, "missing_token", "authentication_error")
+    assert scripted_engine.requests == []
+
+
+async def test_a_token_beyond_the_limit_is_refused_with_its_connection_and_never_echoed(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    door = await open_door(scripted_engine.url)
+    for size in (MAX_FIELD_BYTES + 1, 70_000):
+        async with raw_client(door.port) as client:
+            reply = await client.ask(call(b"Authorization: Bearer " + b"a" * size))
+            error_of(reply, 400, "invalid_value", BAD_REQUEST)
+            assert reply.headers["Connection"] == "close"
+            assert b"aaaa" not in reply.body
+            assert not any("aaaa" in line for line in door.lines)
+
+
+async def test_a_token_ends_within_a_connection_and_not_within_a_stream(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, provider: IdentityProvider
+) -> None:
+    door = await door_to(open_door, scripted_engine, provider)
+    short, go = token(lives_s=0.5), asyncio.Event()
+    events = transcript(" a", " b")
+    scripted_engine.answer(head(), chunked(events[0]), go, *map(chunked, events[1:]), LAST_CHUNK)
+    headers = {"Authorization": f"Bearer {short}"}
+    async with (
+        door.session.post(door.url + CHAT, json=STREAMED, headers=headers) as stream,
+        raw_client(door.port) as client,
+    ):
+        assert stream.status == 200
+        field = b"Authorization: Bearer " + short.encode()
+        replies = [await client.ask(call(field))]
+        while replies[-1].status == 200:
+            await asyncio.sleep(0.02)
+            replies.append(await client.ask(call(field)))
+        error_of(replies[-1], 401, "expired_token", "authentication_error")
+        go.set()
+        assert await stream.read() == b"".join(events)
+    assert replies[0].status == 200
+
+
+async def test_strangers_beside_a_hung_issuer_delay_nobody(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, provider: IdentityProvider
+) -> None:
+    door = await door_to(open_door, scripted_engine, provider)
+    provider.hang()
+    unknown = [token(key=SigningKey(f"random-{serial}", "ES256", K1.private)) for serial in range(20)]
+    async with aiohttp.ClientSession() as strangers:
+        sent = [
+            asyncio.create_task(strangers.get(door.url + "/v1/models", headers={"Authorization": f"Bearer {one}"}))
+            for one in unknown
+        ]
+        await until(lambda: provider.at_once == 1)
+        for _ in range(10):
+            assert (await door.get("/v1/models", token=token())).status == 200
+            assert (await door.get_admin("/livez")).status == 200
+        assert not any(one.done() for one in sent)
+        provider.answer()
+        assert {(await one).status for one in sent} == {401}
+    assert provider.most_at_once == 1
+    assert provider.hits == 2
+    samples = await door.metrics()
+    assert samples.total("gateway_auth_failures_total", reason="key") == 20
+    assert samples.total("gateway_key_set_age_seconds", issuer=ISSUER) < 5
