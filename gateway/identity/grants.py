@@ -8,6 +8,7 @@ remembered briefly. Memory is bounded, and holds digests, never tokens that nobo
 import asyncio
 import hashlib
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
@@ -23,7 +24,7 @@ from gateway.identity.keyset import KeySet
 from gateway.identity.refused import Reason, TokenRefused
 from gateway.identity.verify import expired
 
-# Measured 0.7 KB a grant: 46 MB when full.
+# Measured 0.5 KB a grant: 34 MB when full.
 CAPACITY = 65_536
 # For how long a token that its issuer refused is refused without asking. One that becomes valid, as after an account is
 # unlocked, waits so long at most.
@@ -32,6 +33,8 @@ REFUSED_CAPACITY = 16_384
 # How soon a renewal that failed is tried again, and how soon a call looks whether one has succeeded.
 RETRY_S = 2.0
 LOOK_S = 0.5
+# At most one warning in this time: a service that fails now and then would fill the log.
+WARN_EVERY_S = 10.0
 
 Asked = Callable[[str, str, float], None]
 """Told the issuer, the result (`ok`, `refused` or `failed`) and the seconds of every question about a token."""
@@ -80,6 +83,7 @@ class Grants:
         self._refused: OrderedDict[bytes, _Refused] = OrderedDict()
         self._questions: dict[bytes, asyncio.Task[Grant]] = {}
         self._failing: str | None = None
+        self._warned_at = -math.inf
 
     async def accept(self, token: str) -> Accepted:
         """Return the principal of a token, and until when a call need not ask here again.
@@ -198,13 +202,13 @@ class Grants:
         return held
 
     def _heard(self, failure: str | None) -> None:
-        """Log that the issuer began to fail, fails differently, or answers again: not every call's turn."""
-        if failure == self._failing:
-            return
-        self._failing = failure
+        """Log that the issuer began to fail, fails differently, or answers again."""
         if failure is None:
-            _log.info("identity service of %s answers again", self._name)
-        else:
+            if self._failing is not None:
+                _log.info("identity service of %s answers again", self._name)
+            self._failing = None
+        elif failure != self._failing and self._clock.monotonic() - self._warned_at >= WARN_EVERY_S:
+            self._failing, self._warned_at = failure, self._clock.monotonic()
             _log.warning("identity service of %s: %s; what it granted before holds to its end", self._name, failure)
 
 
