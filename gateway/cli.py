@@ -73,6 +73,8 @@ def check(path: Path | None) -> None:
         click.echo(
             "Warning: auth.development_key accepts tokens signed with a local file; not for production.", err=True
         )
+    for where in settings.auth.in_the_clear():
+        click.echo(f"Warning: {where} is plain http: who is on the way can read tokens or replace keys.", err=True)
 
 
 @main.command()

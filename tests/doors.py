@@ -135,6 +135,10 @@ class Samples:
         for family in text_string_to_metric_families(self.text):
             self._samples += family.samples
 
+    def labels(self, name: str) -> list[dict[str, str]]:
+        """Return the labels of each sample of that name."""
+        return [dict(sample.labels) for sample in self._samples if sample.name == name]
+
     def total(self, name: str, **labels: str) -> float:
         """Return the sum of all samples of that name whose labels include these."""
         return float(sum(s.value for s in self._samples if s.name == name and labels.items() <= s.labels.items()))

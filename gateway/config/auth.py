@@ -120,6 +120,14 @@ class Issuer(Section):
         return self
 
     @model_validator(mode="after")
+    def _passports_are_for_us(self) -> Self:
+        asked = {self.exchange.audience, self.exchange.resource} - {None} if self.exchange is not None else set()
+        accepted = {self.audience} if isinstance(self.audience, str | None) else set(self.audience)
+        if asked and not asked & accepted:
+            raise ValueError("audience: must name what exchange.audience or exchange.resource asks for")
+        return self
+
+    @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
         if self.introspection is None:
             return self
@@ -143,6 +151,19 @@ class Auth(Section):
 
     issuers: tuple[Issuer, ...] = ()
     development_key: Name | None = None
+
+    def in_the_clear(self) -> list[str]:
+        """Return the paths of URLs whose answers, or the tokens sent there, anybody on the way can read and change."""
+        found: list[str] = []
+        for position, issuer in enumerate(self.issuers):
+            where = f"auth.issuers[{position}]"
+            urls = {"jwks": issuer.jwks} if issuer.introspection is None else {}
+            if issuer.introspection is None and issuer.jwks is None:
+                urls = {"issuer": issuer.issuer}
+            urls |= {} if issuer.exchange is None else {"exchange.url": issuer.exchange.url}
+            urls |= {} if issuer.introspection is None else {"introspection.url": issuer.introspection.url}
+            found += [f"{where}.{name}" for name, url in urls.items() if url is not None and _is_clear(url)]
+        return found
 
     @model_validator(mode="after")
     def _somebody(self) -> Self:
@@ -168,3 +189,9 @@ class Auth(Section):
                     what = f"{name} tokens" if kind == "form" else f"tokens of {name!r}"
                     raise ValueError(f"issuers: {what} would go to {judge!r} and to {entry.issuer!r}")
         return self
+
+
+def _is_clear(url: str) -> bool:
+    """Whether a URL is plain HTTP to another machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}

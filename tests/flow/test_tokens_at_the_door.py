@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import aiohttp
 import pytest
 
 from gateway.clock import SystemClock
 from gateway.identity.header import MAX_FIELD_BYTES
+from gateway.identity.refused import Reason
 from tests.authenticating import until
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of
+from tests.forgeries import K1 as FORGED_KEY
+from tests.forgeries import KEYS, forgeries
 from tests.identity_provider import IdentityProvider, SigningKey, signing_key
 from tests.raw_client import raw_client
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
@@ -149,3 +153,30 @@ async def test_strangers_beside_a_hung_issuer_delay_nobody(
     samples = await door.metrics()
     assert samples.total("gateway_auth_failures_total", reason="key") == 20
     assert samples.total("gateway_key_set_age_seconds", issuer=ISSUER) < 5
+
+
+async def test_no_forgery_reaches_an_engine_or_takes_from_a_limit(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "keys.json").write_text(KEYS)
+    entry = {"issuer": ISSUER, "jwks": str(tmp_path / "keys.json"), "algorithms": ["RS256"], "audience": "gw"}
+    rule = {"name": "few", "per": ["key"], "requests": 2, "window": "1h"}
+    limits = {"plans": {"standard": [rule]}}
+    door = await open_door(scripted_engine.url, auth={"issuers": [entry]}, limits=limits)
+    now = int(SystemClock().now())
+    claims = {"iss": ISSUER, "aud": ["other", "gw"], "sub": "user-1", "exp": now + 600}
+    answers = set()
+    async with raw_client(door.port) as client:
+        for forge in forgeries(claims).values():
+            reply = await client.ask(call(b"Authorization: Bearer " + forge().encode("utf-8", "surrogateescape")))
+            answers.add(
+                (error_of(reply, 401, "invalid_token", "authentication_error"), reply.headers["WWW-Authenticate"])
+            )
+        assert len(answers) == 1
+        assert scripted_engine.requests == []
+        samples = await door.metrics()
+        assert samples.total("gateway_auth_failures_total") == len(forgeries(claims))
+        for refusal in samples.labels("gateway_auth_failures_total"):
+            assert refusal["reason"] in get_args(Reason)
+        good = await client.ask(call(b"Authorization: Bearer " + FORGED_KEY.token(claims).encode()))
+    assert (good.status, good.headers["x-ratelimit-remaining-requests"]) == (200, "1")

@@ -110,6 +110,16 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
             [ASKED | {"exchange": {"url": "https://a/token", "project": "p"}}],
             "auth.issuers[0].exchange: organization: needed with a project",
         ),
+        (
+            "auth.issuers",
+            [ASKED | {"exchange": {"url": "https://a/token", "audience": "gw"}}],
+            "auth.issuers[0]: audience: must name what exchange.audience or exchange.resource asks for",
+        ),
+        (
+            "auth.issuers",
+            [ASKED | {"audience": ["x"], "exchange": {"url": "https://a/token", "resource": "https://gw"}}],
+            "auth.issuers[0]: audience: must name what exchange.audience or exchange.resource asks for",
+        ),
         ("auth.issuers", [ASKED | {"exchange": {"url": "https://user:pw@a/token"}}], "auth.issuers[0].exchange.url: "),
         ("auth.issuers", [{"issuer": "uni", "exchange": {"url": "https://a/t"}}], "auth.issuers[0]: jwks: needed"),
         ("server", None, "server: expected a section with keys below it"),
@@ -231,3 +241,23 @@ def test_the_file_is_found_where_it_was_said(tmp_path: Path) -> None:
     assert file.find(path) == path
     with pytest.raises(BadConfig, match="cannot be read"):
         file.load(path)
+
+
+def test_plain_http_to_another_machine_is_noticed() -> None:
+    clear = "http://idp.example/x"
+    issuers: list[dict[str, Any]] = [
+        {"issuer": "a", "jwks": clear},
+        {"issuer": "http://idp.example"},
+        {"issuer": "b", "jwks": "https://idp.example/x", "exchange": {"url": clear}},
+        {"issuer": "http://c", "introspection": {"url": clear, "forms": []}},
+        {"issuer": "d", "jwks": "http://127.0.0.1/x"},
+        {"issuer": "http://localhost:8080"},
+        {"issuer": "e", "jwks": "/keys.json"},
+    ]
+    auth = file.parse(changed("auth.issuers", issuers)).auth
+    assert auth.in_the_clear() == [
+        "auth.issuers[0].jwks",
+        "auth.issuers[1].issuer",
+        "auth.issuers[2].exchange.url",
+        "auth.issuers[3].introspection.url",
+    ]
