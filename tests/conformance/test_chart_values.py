@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.config import Config
-from tests.chart import CHART, ROOT, Values, at, refusal, render, run_helm
+from tests.chart import CHART, ROOT, Values, at, config_text, refusal, render, run_helm
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -104,6 +104,12 @@ def test_chart_image_and_package_are_of_one_version() -> None:
 
     assert (chart["version"], chart["appVersion"]) == (version, version)
     assert f'org.opencontainers.image.version="{version}"' in (ROOT / "Dockerfile").read_text()
+
+
+def test_the_whole_commented_example_may_stand_in_the_values(tmp_path: Path) -> None:
+    example = yaml.safe_load((ROOT / "config.yaml").read_text())
+    example["admin"]["listen"] = "0.0.0.0:9090"  # a pod's probes do not come over loopback
+    assert yaml.safe_load(config_text(tmp_path, {"config": example})) == example
 
 
 def test_the_schema_names_only_sections_and_keys_that_the_gateway_has() -> None:
