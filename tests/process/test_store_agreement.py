@@ -140,11 +140,11 @@ def _with_ids(steps: list[Step], *, used_once: bool) -> Iterator[Step]:
             yield (kind, *rest)
             continue
         call = rest[0]
-        if kind == "settle":
-            settled.add(call)
-        elif used_once and kind == "reserve" and call in settled:
+        if used_once and kind != "renew" and call in settled:
             settled.discard(call)
             lives[call] += 1
+        if kind == "settle":
+            settled.add(call)
         yield (kind, f"call-{call}-{lives[call]}", *rest[1:])
 
 
