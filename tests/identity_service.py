@@ -60,7 +60,7 @@ class IdentityService:
     says: tuple[int, str] | None = None  # a status and body that every endpoint about tokens answers with, if set
     headers: dict[str, str] = field(default_factory=dict)  # that go with it
     changes: dict[str, Any] = field(default_factory=dict)  # to the claims of passports; None takes one out
-    delay_s: float = 0.0
+    drops: int = 0  # so many of the next questions lose their connection instead of being answered
     publishes: bool = True  # whether the key set shows a new key at once
     asked: Counter[str] = field(default_factory=Counter)  # by bearer token
     forms: list[dict[str, str]] = field(default_factory=list)
@@ -252,11 +252,13 @@ class IdentityService:
     async def _begun(self, request: web.Request, bearer: str) -> web.Response | None:
         """Count a question; wait and fail as it is set. None: answer it."""
         self.asked[bearer] += 1
+        if self.drops and request.transport is not None:
+            self.drops -= 1
+            request.transport.abort()
         self.cookies.append(request.headers.get("Cookie", ""))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            await asyncio.sleep(self.delay_s)
             await self._answering.wait()
         finally:
             self.at_once -= 1

@@ -181,7 +181,6 @@ class Grants:
     def _hold(self, digest: bytes, grant: Grant) -> None:
         self._held[digest] = grant
         self._held.move_to_end(digest)
-        self._refused.pop(digest, None)
         if len(self._held) > self._capacity:
             self._held.popitem(last=False)
 

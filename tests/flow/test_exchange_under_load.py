@@ -127,7 +127,11 @@ async def test_a_connection_that_went_stale_costs_no_call(service: IdentityServi
             assert await gw.outcome(service.issue()) == "sa-1"
             await service.down()
             await service.up()
-    assert gw.questions == ["ok"] * 3
+        service.drops = 1
+        assert await gw.outcome(service.issue()) == "sa-1"
+        assert gw.questions == ["ok"] * 4
+        service.drops = 2
+        assert await gw.outcome(service.issue()) == "identity_unavailable"
 
 
 async def test_the_log_tells_of_an_outage_once_and_of_no_token_or_secret(caplog: pytest.LogCaptureFixture) -> None:

@@ -57,3 +57,29 @@ async def test_closing_what_was_never_started_is_fine() -> None:
         return Document(b"")
 
     await built(source, []).close()
+
+
+async def test_a_fetch_that_began_before_a_vouched_token_came_is_not_the_last_word_on_its_key() -> None:
+    published = [signing_key("k1", "ES256")]
+    asked, go = asyncio.Event(), asyncio.Event()
+    fetches = 0
+
+    async def source() -> Document:
+        nonlocal fetches
+        fetches += 1
+        document = Document(key_set(*published))
+        asked.set()
+        await go.wait()
+        return document
+
+    keys = built(source, [])
+    first = asyncio.create_task(keys.find("k1", "ES256"))
+    await asked.wait()
+    published.append(signing_key("k2", "ES256"))
+    second = asyncio.create_task(keys.find("k2", "ES256", vouched=True))
+    await asyncio.sleep(0)
+    go.set()
+    assert (await first).key_id == "k1"
+    assert (await second).key_id == "k2"
+    assert fetches == 2
+    await keys.close()
