@@ -96,9 +96,12 @@ class Gateway:
             clock=clock,
         )
         self._metrics.watch_settings(self._settings_kept)
+        # No limit in all (aiohttp's is 100): whoever asks bounds itself, and a service that hangs must not hold up probes.
         # No cookies: what an identity service or an engine sets for one caller must not come with the next one's.
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), cookie_jar=aiohttp.DummyCookieJar()
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._pools = {name: Pool(name, entry, chance) for name, entry in settings.pools.items()}
         self._metrics.watch_replicas(self._replicas)

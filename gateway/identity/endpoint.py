@@ -23,8 +23,8 @@ from gateway.identity.fetch import Fetched, Unreachable, fetch, shown
 
 # A token of 16 KiB and its envelope; claims of a user with many groups.
 MAX_ANSWER_BYTES = 64 * 2**10
-# At 20 ms a request and 16 at once, what waits longer than `timeout` would not be answered anyhow. Each waiting call
-# holds its token: 16 MiB at most.
+# All the clients of a gateway come at once after its start: at 20 ms a question and 12 at once the last of these waits
+# 2 s. Each holds its token: 16 MiB at most.
 MAX_WAITING = 1024
 
 

@@ -1,14 +1,19 @@
 """What clients and operators see of tokens that their issuer judges, and of odd names in tokens: the whole gateway."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 
+from gateway.clock import SystemClock
+from tests.authenticating import until
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.envelope import SERVER_ERROR, error_of
+from tests.identity_provider import IdentityProvider, signing_key
 from tests.identity_service import IdentityService, stranger
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -69,6 +74,31 @@ async def test_an_identity_service_that_cannot_be_asked_is_503(
     assert samples.total("gateway_identity_seconds_count", issuer="uni-identity", result="failed") == 1
     assert samples.total("gateway_identity_seconds_count", issuer="uni-identity", result="ok") == 1
     assert samples.total("gateway_auth_failures_total") == 0
+
+
+async def test_a_service_that_hangs_holds_up_nothing_else_that_is_asked(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, service: IdentityService
+) -> None:
+    key = signing_key("k1", "ES256")
+    async with IdentityProvider() as other:
+        exchange = {"url": service.token_url, "concurrency": 160}
+        issuers = [
+            {"issuer": "uni-identity", "jwks": service.jwks, "exchange": exchange},
+            {"issuer": "https://other", "jwks": other.jwks},
+        ]
+        door = await open_door(scripted_engine.url, auth={"issuers": issuers})
+        await door.until(lambda samples: samples.total("gateway_key_set_refreshes_total", result="ok") == 3)
+        service.hang()
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as clients:
+            headers = [{"Authorization": f"Bearer {stranger(serial)}"} for serial in range(120)]
+            waiting = [asyncio.create_task(clients.get(door.url + "/v1/models", headers=one)) for one in headers]
+            await until(lambda: service.at_once >= 100)
+            other.publish(key)
+            good = key.token({"iss": "https://other", "sub": "u", "exp": SystemClock().now() + 60})
+            assert (await door.post(CHAT, ASK, token=good)).status == 200
+            await until(lambda: service.at_once == 120)
+            service.answer()
+            assert {(await one).status for one in waiting} == {401}
 
 
 async def test_no_cookie_of_one_caller_comes_with_the_next_ones(
