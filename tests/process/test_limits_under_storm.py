@@ -69,7 +69,6 @@ async def test_of_hundreds_that_hang_up_while_they_are_reserved_nobody_else_noti
         assert samples.total("gateway_requests_total", status="500") == 0
         assert samples.total("gateway_limit_store_failures_total") == 0
         proxy.delay_s = 0
-        assert proxy.connections == 1
         reached = len(scripted_engine.requests) - 3
         assert 0 < reached < 300
         assert (await door.post(CHAT, ASK)).headers["x-ratelimit-remaining-requests"] == str(1000 - reached - 1)
