@@ -1,12 +1,17 @@
-"""What the commands share: the config file that they read, durations as options, and how they end in failure."""
+"""What the commands share: the config and the store that they read, durations, rows to print, and how they fail."""
 
+import asyncio
+import json
 import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
+from gateway.admission.store import StoreUnavailable
 from gateway.config import Config, file, units
+from gateway.errors import InvalidValue, NotFound
 
 FAILED = 1
 BAD_CONFIG = 2
@@ -17,6 +22,13 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="The config file. Default: $GATEWAY_CONFIG, or config.yaml.",
 )
+
+format_option = click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+_Result = TypeVar("_Result")
+_Row = dict[str, Any]
 
 
 class Duration(click.ParamType[float]):
@@ -44,3 +56,47 @@ def fail(message: str, code: int) -> NoReturn:
     """End the process."""
     click.echo(message, err=True)
     sys.exit(code)
+
+
+def load_shared(path: Path | None, otherwise: str) -> Config:
+    """Return the config, whose store others can read too, or end the process saying what to do `otherwise`."""
+    settings = load(path)
+    if settings.limits.store == "memory":
+        fail(f"{file.find(path)}: limits.store: {otherwise}", BAD_CONFIG)
+    return settings
+
+
+def at_store(path: Path | None, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return what `work` at the config's store comes to, or end the process with what is wrong."""
+    try:
+        return asyncio.run(work)
+    except InvalidValue as error:
+        fail(f"--{error.param}: {error.message}" if error.param else error.message, BAD_CONFIG)
+    except NotFound as error:
+        fail(error.message, FAILED)
+    except StoreUnavailable as error:
+        fail(f"{file.find(path)}: limits.store: it does not answer: {error.__cause__}", FAILED)
+
+
+def given(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given."""
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def show_rows(
+    found: Sequence[_Row], form: str, header: Sequence[str], cells: Callable[[_Row], Sequence[object]]
+) -> None:
+    """Print rows: as JSON, an object a line; or the `cells` of each as a table."""
+    if form == "json":
+        text = "".join(f"{json.dumps(row)}\n" for row in found)
+    else:
+        lines = [list(header), *[[_printable(cell) for cell in cells(row)] for row in found]]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=True)] for one in lines]
+        text = "".join("  ".join(one).rstrip() + "\n" for one in padded)
+    click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
+
+
+def _printable(cell: object) -> str:
+    text = str(cell).lower() if isinstance(cell, bool) else str(cell)
+    return text if text.isprintable() else ascii(text)[1:-1]

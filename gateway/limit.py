@@ -1,10 +1,8 @@
 """`gateway limit`: shows and changes overrides in the store that the config names, whether or not a gateway runs."""
 
-import asyncio
-import json
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -18,23 +16,28 @@ from gateway.admission.overrides.rows import COLUMNS, Which, cells, rows
 from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.rules import Rulebook
-from gateway.admission.store import StoreUnavailable
 from gateway.clock import SystemClock
-from gateway.command import BAD_CONFIG, FAILED, config_option, fail, load
-from gateway.config import Config, file
-from gateway.errors import InvalidValue, NotFound
+from gateway.command import (
+    BAD_CONFIG,
+    at_store,
+    config_option,
+    fail,
+    format_option,
+    given,
+    load_shared,
+    show_rows,
+)
+from gateway.config import Config
 from gateway.identity.principal import Principal
 
 _CLOCK = SystemClock()
 
 _Ask = Callable[[Desk], Coroutine[Any, Any, Iterable[Entry]]]
 _Row = dict[str, Any]
-_Result = TypeVar("_Result")
 
 _whose = click.option("--tenant", required=True, help="Whose limits.")
 _key = click.option("--key", help="Only this key of the tenant.")
 _for = click.option("--for", help="How long, such as 2h. Default: until it is removed.")
-_format = click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 
 
 @click.group()
@@ -52,10 +55,10 @@ def limit() -> None:
 @click.option("--concurrent", type=int, help="The figure of a rule that limits calls at once.")
 @click.option("--shadow/--no-shadow", default=None, help="Whether the rule only counts, and refuses nothing.")
 @_for
-@_format
+@format_option
 def set_rule(path: Path | None, form: str, **asked: Any) -> None:
     """Change a rule for a tenant or one of its keys, in place of what was set before."""
-    _show(path, form, lambda desk: desk.put(rule_asked(_given(asked), now_s=_CLOCK.now())), asked)
+    _show(path, form, lambda desk: desk.put(rule_asked(given(asked), now_s=_CLOCK.now())), asked)
 
 
 @limit.command("plan")
@@ -64,10 +67,10 @@ def set_rule(path: Path | None, form: str, **asked: Any) -> None:
 @_key
 @click.option("--plan", required=True, help="The plan to have.")
 @_for
-@_format
+@format_option
 def set_plan(path: Path | None, form: str, **asked: Any) -> None:
     """Give a tenant or one of its keys another plan."""
-    _show(path, form, lambda desk: desk.put(plan_asked(_given(asked), now_s=_CLOCK.now())), asked)
+    _show(path, form, lambda desk: desk.put(plan_asked(given(asked), now_s=_CLOCK.now())), asked)
 
 
 @limit.command("remove")
@@ -76,12 +79,12 @@ def set_plan(path: Path | None, form: str, **asked: Any) -> None:
 @_key
 @click.option("--rule", help="The rule that is no longer to be changed.")
 @click.option("--plan", is_flag=True, help="The plan is no longer to be another.")
-@_format
+@format_option
 def remove(path: Path | None, form: str, *, plan: bool, **asked: Any) -> None:
     """Remove what was set: of a rule or of the plan, for a tenant or one of its keys."""
     if plan == (asked["rule"] is not None):
         fail("--rule, --plan: give one of them", BAD_CONFIG)
-    _show(path, form, lambda desk: desk.remove(place_asked(_given(asked), of_rule=not plan)), asked)
+    _show(path, form, lambda desk: desk.remove(place_asked(given(asked), of_rule=not plan)), asked)
 
 
 @limit.command("show")
@@ -90,7 +93,7 @@ def remove(path: Path | None, form: str, *, plan: bool, **asked: Any) -> None:
 @_key
 @click.option("--model", help="Show what applies to calls of this model with --tenant and --key, and what is used.")
 @click.option("--claim", help="The plan that the token claims. With --model.")
-@_format
+@format_option
 def show(path: Path | None, form: str, model: str | None, claim: str | None, **asked: Any) -> None:
     """Show what was set; or all that applies to one key and model."""
     if model is None:
@@ -100,14 +103,18 @@ def show(path: Path | None, form: str, model: str | None, claim: str | None, **a
     else:
         settings = _load(path)
         work = _applied(settings, Principal(asked["tenant"], asked["key"], claim), model)
-        _print(_done(path, work), form, APPLIED, _applied_cells)
+        show_rows(at_store(path, work), form, APPLIED, _applied_cells)
 
 
 def _show(path: Path | None, form: str, ask: _Ask, asked: dict[str, Any]) -> None:
     """Do what is asked of the desk, and print what is kept then for the tenant that is meant."""
-    entries = _done(path, _at_desk(_load(path), ask))
+    entries = at_store(path, _at_desk(_load(path), ask))
     which = Which(asked["tenant"], asked["key"])
-    _print(list(rows(entries, which, now_s=_CLOCK.now())), form, COLUMNS, cells)
+    show_rows(list(rows(entries, which, now_s=_CLOCK.now())), form, COLUMNS, cells)
+
+
+def _load(path: Path | None) -> Config:
+    return load_shared(path, "overrides are in the gateway's memory; use its /admin/limits instead")
 
 
 async def _at_desk(settings: Config, ask: _Ask) -> Iterable[Entry]:
@@ -131,47 +138,5 @@ async def _applied(settings: Config, principal: Principal, name: str) -> list[_R
     return list(applied(found, used, overrides.holding, limits=limits))
 
 
-def _load(path: Path | None) -> Config:
-    settings = load(path)
-    if settings.limits.store == "memory":
-        fail(
-            f"{file.find(path)}: limits.store: overrides are in the gateway's memory; use its /admin/limits instead",
-            BAD_CONFIG,
-        )
-    return settings
-
-
-def _done(path: Path | None, work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Return what `work` comes to, or end the process with what is wrong."""
-    try:
-        return asyncio.run(work)
-    except InvalidValue as error:
-        fail(f"--{error.param}: {error.message}" if error.param else error.message, BAD_CONFIG)
-    except NotFound as error:
-        fail(error.message, FAILED)
-    except StoreUnavailable as error:
-        fail(f"{file.find(path)}: limits.store: it does not answer: {error.__cause__}", FAILED)
-
-
-def _given(asked: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in asked.items() if value is not None}
-
-
-def _print(found: Sequence[_Row], form: str, header: Sequence[str], line: Callable[[_Row], Sequence[object]]) -> None:
-    if form == "json":
-        text = "".join(f"{json.dumps(row)}\n" for row in found)
-    else:
-        lines = [list(header), *[[_printable(cell) for cell in line(row)] for row in found]]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=True)] for one in lines]
-        text = "".join("  ".join(one).rstrip() + "\n" for one in padded)
-    click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
-
-
 def _applied_cells(row: _Row) -> list[object]:
     return ["" if row[name] is None else row[name] for name in APPLIED]
-
-
-def _printable(cell: object) -> str:
-    text = str(cell).lower() if isinstance(cell, bool) else str(cell)
-    return text if text.isprintable() else ascii(text)[1:-1]

@@ -3,26 +3,25 @@
 Changes are taken from this machine only, and from no web page: there is no token here.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from ipaddress import ip_address
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
 from gateway import config
+from gateway.admin.asking import check_origin, members_of, once
 from gateway.admission.overrides.applied import ReadUsed, applied, model_asked, used_of
 from gateway.admission.overrides.asked import place_asked, plan_asked, rule_asked
 from gateway.admission.overrides.desk import Desk
 from gateway.admission.overrides.entry import Entry
-from gateway.admission.overrides.override import Override, name_in, shown
+from gateway.admission.overrides.override import Override
 from gateway.admission.overrides.overrides import Overrides
 from gateway.admission.overrides.rows import Which, rows
 from gateway.admission.rules import Rulebook
+from gateway.admission.settings.members import name_in
 from gateway.admission.settings.watcher import Watcher
 from gateway.admission.store import StoreUnavailable
-from gateway.calls import strict_json
 from gateway.clock import Clock
-from gateway.errors import Forbidden, InvalidValue, LimitsUnavailable, RequestTooLarge
+from gateway.errors import LimitsUnavailable
 from gateway.identity.principal import Principal
 
 
@@ -58,7 +57,7 @@ class LimitPages:
         router.add_delete("/admin/limits/plans", self._remove_plan)
 
     async def _list(self, request: web.Request) -> web.Response:
-        asked = _once(request, ("tenant", "key"))
+        asked = once(request, ("tenant", "key"))
         try:
             entries, current = await self._desk.entries(), True
         except StoreUnavailable:
@@ -66,7 +65,7 @@ class LimitPages:
         return self._page(entries, Which(asked.get("tenant"), asked.get("key")), current=current)
 
     async def _applied(self, request: web.Request) -> web.Response:
-        asked = _once(request, ("tenant", "key", "model", "plan"))
+        asked = once(request, ("tenant", "key", "model", "plan"))
         model, pool = model_asked(name_in(asked, "model"), self._settings.models)
         principal = Principal(name_in(asked, "tenant"), name_in(asked, "key"), asked.get("plan"))
         found = self._rulebook.applying(principal, model=model, pool=pool)
@@ -87,13 +86,13 @@ class LimitPages:
         return await self._remove(request, of_rule=False)
 
     async def _put(self, request: web.Request, read: Callable[..., Override]) -> web.Response:
-        _check_origin(request)
-        override = read(await _members(request), now_s=self._clock.now())
+        check_origin(request)
+        override = read(await members_of(request), now_s=self._clock.now())
         return await self._changed(self._desk.put(override), Which(override.tenant, override.key))
 
     async def _remove(self, request: web.Request, *, of_rule: bool) -> web.Response:
-        _check_origin(request)
-        asked = _once(request, ("tenant", "key", "rule") if of_rule else ("tenant", "key"))
+        check_origin(request)
+        asked = once(request, ("tenant", "key", "rule") if of_rule else ("tenant", "key"))
         name = place_asked(asked, of_rule=of_rule)
         return await self._changed(self._desk.remove(name), Which(asked.get("tenant"), asked.get("key")))
 
@@ -109,56 +108,3 @@ class LimitPages:
     def _page(self, entries: Iterable[Entry], which: Which, *, current: bool) -> web.Response:
         data = list(rows(entries, which, now_s=self._clock.now()))
         return web.json_response({"object": "list", "current": current, "data": data})
-
-
-def _check_origin(request: web.Request) -> None:
-    """Let only who is on this machine change anything, and no page in a browser of theirs.
-
-    Raises:
-        Forbidden: it is somebody else.
-    """
-    if not _is_loopback(request.remote or "") or "Origin" in request.headers:
-        raise Forbidden(
-            "Overrides are changed from this machine only, over loopback: use `gateway limit`, or call from within."
-        )
-
-
-def _is_loopback(remote: str) -> bool:
-    try:
-        address = ip_address(remote)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
-def _once(request: web.Request, known: tuple[str, ...]) -> dict[str, str]:
-    """Return the query's parameters.
-
-    Raises:
-        InvalidValue: one is unknown, or stands twice.
-    """
-    given: dict[str, str] = {}
-    for name, value in request.query.items():
-        if name not in known:
-            raise InvalidValue(f"There is no parameter {shown(name)}; there are {', '.join(known)}.", param=name[:60])
-        if name in given:
-            raise InvalidValue(f"{name} stands twice; send it once.", param=name)
-        given[name] = value
-    return given
-
-
-async def _members(request: web.Request) -> Mapping[str, Any]:
-    """Return the body's members, but for null ones.
-
-    Raises:
-        InvalidValue: it is no JSON object.
-        RequestTooLarge: it is far larger than a change.
-    """
-    try:
-        body = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise RequestTooLarge("The body is far larger than a change.") from error
-    document = strict_json.loads(body, max_depth=4).value
-    if not isinstance(document, dict):
-        raise InvalidValue("The body has to be a JSON object.")
-    return {name: value for name, value in document.items() if value is not None}

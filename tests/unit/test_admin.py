@@ -7,7 +7,8 @@ from aiohttp.test_utils import TestClient
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from gateway import config
-from gateway.admin.limits import LimitPages, _is_loopback
+from gateway.admin.asking import _is_loopback
+from gateway.admin.limits import LimitPages
 from gateway.admin.listener import build
 from gateway.admin.readiness import Readiness
 from gateway.admission.ledger.reader import LedgerReader

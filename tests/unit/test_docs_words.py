@@ -12,9 +12,8 @@ from gateway import config, errors
 from gateway.admission import reservation
 from gateway.admission.journal import journal, queue
 from gateway.admission.limit import Measure
-from gateway.admission.overrides import asked, desk
 from gateway.admission.redis import backlog, lane
-from gateway.admission.settings import watcher
+from gateway.admission.settings import members, shelf, watcher
 from gateway.calls import estimate, strict_json
 from gateway.identity import claims, endpoint, grant, grants, header, keyset, peek, remembered, sources
 from gateway.identity.refused import Reason, reason_of
@@ -131,8 +130,8 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
         ("limits", f"waiting settlements get {lane.CLOSE_WITHIN_S:g} s"),
         ("limits", f"{queue.MAX_UNWRITTEN // 2**20} MiB wait in memory. A file takes {journal.MAX_BYTES // 2**30} GiB"),
         ("limits", f"within {reservation.RECORD_S // 86_400} days"),
-        ("limits", f"{desk.MAX_OVERRIDES:,} overrides are the most"),
-        ("limits", f"`for` is from 1s to {asked.MAX_FOR_S // 86_400}d"),
+        ("limits", f"{shelf.MAX_ENTRIES:,} overrides are the most"),
+        ("limits", f"`for` is from 1s to {members.MAX_FOR_S // 86_400}d"),
         ("limits", f"it waits {watcher.FIRST_WITHIN_S:g} s at most"),
         ("operations", f"within {reservation.RECORD_S // 86_400} days"),
         ("limits", f"or alone within {lane.FLUSH_AFTER_S * 1000:g} ms"),

@@ -7,8 +7,9 @@ from gateway import config
 from gateway.admission.headers import go_duration
 from gateway.admission.limit import Limit
 from gateway.admission.overrides.merge import source
-from gateway.admission.overrides.override import Override, shown
+from gateway.admission.overrides.override import Override
 from gateway.admission.rules import Applying
+from gateway.admission.settings.members import shown
 from gateway.admission.store import StoreUnavailable
 from gateway.errors import InvalidValue
 

@@ -4,12 +4,8 @@ import math
 from collections.abc import Mapping
 
 from gateway import config
-from gateway.admission.overrides.override import Override, change_in, name_in, place, plan_in, shown
-from gateway.config import units
-from gateway.errors import InvalidValue
-
-# An override that shall hold for longer has no end.
-MAX_FOR_S = 366 * 86_400
+from gateway.admission.overrides.override import Override, change_in, place, plan_in
+from gateway.admission.settings.members import end_in, name_in, only
 
 
 def rule_asked(members: Mapping[str, object], *, now_s: float) -> Override:
@@ -41,9 +37,7 @@ def place_asked(members: Mapping[str, object], *, of_rule: bool) -> str:
         InvalidValue: as `rule_asked`.
     """
     known = ("tenant", "key", "rule") if of_rule else ("tenant", "key")
-    for member in members:
-        if member not in known:
-            raise InvalidValue(f"There is no {shown(member)} here; there are {', '.join(known)}.", param=member[:60])
+    only(members, known)
     key = name_in(members, "key") if "key" in members else None
     return place(name_in(members, "tenant"), key, name_in(members, "rule") if of_rule else None)
 
@@ -52,17 +46,4 @@ def _common(members: Mapping[str, object], now_s: float) -> tuple[str, str | Non
     """Return the tenant, the key, the end, and the other members."""
     rest = {name: value for name, value in members.items() if name not in {"tenant", "key", "for"}}
     key = name_in(members, "key") if "key" in members else None
-    until = math.ceil(now_s + _for(members["for"])) if "for" in members else None
-    return name_in(members, "tenant"), key, until, rest
-
-
-def _for(text: object) -> float:
-    try:
-        seconds = units.seconds(text)
-    except ValueError:
-        seconds = 0
-    if not 1 <= seconds <= MAX_FOR_S:
-        raise InvalidValue(
-            f"for must be a duration from 1s to 366d, such as 30m or 2h, not {shown(text)}.", param="for"
-        )
-    return seconds
+    return name_in(members, "tenant"), key, end_in(members, now_s=now_s), rest

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from gateway import config
-from gateway.admission.overrides.override import FIGURES, Override, read, shown
+from gateway.admission.overrides.override import FIGURES, Override, read
+from gateway.admission.settings.members import shown
 from gateway.errors import InvalidValue
 
 

@@ -11,21 +11,17 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from gateway import config
 from gateway.admission.ledger.account import decoded, encoded
 from gateway.admission.limit import MAX_COUNT
-from gateway.calls import strict_json
-from gateway.errors import InvalidJson, InvalidValue
-from gateway.identity.claims import MAX_NAME_CHARACTERS
+from gateway.admission.settings.members import kept_members, name_in, only, shown, times, times_in
+from gateway.errors import InvalidValue
 
 # The measures of a rule, as the config calls them.
 Figure = Literal["requests", "tokens", "concurrent"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
-
-_MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,7 @@ class Override:
 
     def value(self) -> bytes:
         """Return what is kept under the name."""
-        times = {"set_at": iso(self.set_at)} | ({} if self.until is None else {"until": iso(self.until)})
-        return json.dumps(self.members | times).encode()
+        return json.dumps(self.members | times(self.set_at, self.until)).encode()
 
 
 def place(tenant: str, key: str | None, rule: str | None) -> str:
@@ -72,20 +67,13 @@ def read(name: str, value: bytes) -> Override:
         InvalidValue: it is none, or one of another version of the gateway.
     """
     tenant, key, rule = _placed(name)
-    try:
-        members = strict_json.loads(value, max_depth=4).value
-    except InvalidJson as error:
-        raise InvalidValue(error.message) from error
-    if not isinstance(members, dict):
-        raise InvalidValue("It is not a JSON object.")
-    times = {time: _seconds(time, members.pop(time)) for time in ("set_at", "until") if time in members}
-    if "set_at" not in times:
-        raise InvalidValue("set_at is not there.")
+    members = kept_members(value)
+    set_at, until = times_in(members)
     if rule is None:
         plan, change = plan_in(members), config.RuleOverride()
     else:
         plan, change = None, change_in(members)
-    return Override(tenant, key, rule, plan, change, times["set_at"], times.get("until"))
+    return Override(tenant, key, rule, plan, change, set_at, until)
 
 
 def plan_in(members: Mapping[str, object]) -> str:
@@ -94,7 +82,7 @@ def plan_in(members: Mapping[str, object]) -> str:
     Raises:
         InvalidValue: they do not.
     """
-    _only(members, ("plan",))
+    only(members, ("plan",))
     return name_in(members, "plan")
 
 
@@ -104,7 +92,7 @@ def change_in(members: Mapping[str, object]) -> config.RuleOverride:
     Raises:
         InvalidValue: they give it none, two figures, or anything else.
     """
-    _only(members, (*FIGURES, "shadow"))
+    only(members, (*FIGURES, "shadow"))
     given = [figure for figure in FIGURES if figure in members]
     if not members:
         raise InvalidValue(f"Nothing is changed: expected one of {', '.join(FIGURES)}, or shadow, or both.")
@@ -119,30 +107,6 @@ def change_in(members: Mapping[str, object]) -> config.RuleOverride:
     return config.RuleOverride.model_validate(dict(members))
 
 
-def name_in(members: Mapping[str, object], member: str) -> str:
-    """Return the name that stands in `member`.
-
-    Raises:
-        InvalidValue: there is none.
-    """
-    name = members.get(member)
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
-        expected = f"{member} must be a name of 1 to {MAX_NAME_CHARACTERS} characters"
-        raise InvalidValue(f"{expected}, not {shown(name)}." if member in members else f"{expected}.", param=member)
-    return name
-
-
-def iso(seconds: int) -> str:
-    """Return a time as RFC 3339 has it, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def shown(value: object) -> str:
-    """Return what somebody gave us in a few printable characters."""
-    text = ascii(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
 def _placed(name: str) -> tuple[str, str | None, str | None]:
     """Return tenant, key and rule of the place that is called so."""
     kind, *words = name.split(" ")
@@ -153,19 +117,3 @@ def _placed(name: str) -> tuple[str, str | None, str | None]:
         if tenant and place(tenant, key, rule) == name:
             return tenant, key, rule
     raise InvalidValue("Its name is not one of an override.")
-
-
-def _only(members: Mapping[str, object], known: tuple[str, ...]) -> None:
-    for member in members:
-        if member not in known:
-            raise InvalidValue(
-                f"There is no {shown(member)} here; there are {', '.join(known)}.", param=member[:_MAX_SHOWN]
-            )
-
-
-def _seconds(member: str, text: object) -> int:
-    with suppress(ValueError, OverflowError):
-        seconds = round(datetime.fromisoformat(str(text)).timestamp())
-        if iso(seconds) == text:  # in none of ISO 8601's other ways
-            return seconds
-    raise InvalidValue(f"{member} must be a time such as 2026-11-30T09:00:00Z, not {shown(text)}.", param=member)

@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping
 from gateway import config
 from gateway.admission.overrides.entry import Entry, judge
 from gateway.admission.overrides.merge import merged
-from gateway.admission.overrides.override import Override, shown
+from gateway.admission.overrides.override import Override
 from gateway.admission.overrides.rows import said
 from gateway.admission.rules import Rulebook
+from gateway.admission.settings.members import shown
 from gateway.clock import Clock
 
 log = logging.getLogger(__name__)

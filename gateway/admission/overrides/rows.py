@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from gateway.admission.overrides.entry import Entry
-from gateway.admission.overrides.override import Override, iso
+from gateway.admission.overrides.override import Override
+from gateway.admission.settings.members import iso
 
 COLUMNS = ("tenant", "key", "rule", "change", "set_at", "until", "state")
 
