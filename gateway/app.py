@@ -26,12 +26,14 @@ from gateway.admission.overrides.overrides import OVERRIDES, Overrides
 from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.redis.store import RedisStore
+from gateway.admission.redis.two_steps import InTwoSteps
 from gateway.admission.settings.memory import MemorySettings
 from gateway.admission.settings.settings import Settings
 from gateway.admission.settings.watcher import Watcher
 from gateway.admission.store import Store
 from gateway.client.clients import Clients
 from gateway.clock import Clock
+from gateway.config import store_url
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.listener import Listener
@@ -232,7 +234,7 @@ class Gateway:
 def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
     if limits.store == "memory":
         return MemoryStore(clock, lease_s=limits.lease, ledger=MemoryLedger(retention_s=limits.ledger_retention))
-    return RedisStore(
+    store = RedisStore(
         limits.store,
         clock,
         timeout_s=limits.store_timeout,
@@ -242,6 +244,7 @@ def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
         events=limits.events,
         backlog=None if limits.journal is None else _journal(limits.journal, clock, metrics),
     )
+    return InTwoSteps(store) if store_url.parse(limits.store).topology == "cluster" else store
 
 
 def _settings(store: str) -> Settings:

@@ -14,9 +14,12 @@ from gateway.admission.limit import Kind, Limit, Measure
 from gateway.admission.memory import MemoryStore
 from gateway.admission.permit import Permit
 from gateway.admission.redis.store import RedisStore
+from gateway.admission.redis.two_steps import InTwoSteps
 from gateway.admission.reservation import Reservation
+from gateway.admission.rules import EVERYBODY
 from gateway.admission.store import Store
 from gateway.clock import SystemClock
+from tests.store_cluster import StoreCluster
 from tests.store_server import StoreServer
 
 ACCOUNT = Account("acme", "key-1", "m", digest("acme"))
@@ -57,6 +60,11 @@ local redis = {
   pcall = function(...) return timed(server.pcall, ...) end,
 }
 """
+
+# The same, for keys that are to be in the slot of a call's.
+LUA_CLOCK_IN_CLUSTER = "local tag = string.match(KEYS[1], '{.-}')\n" + LUA_CLOCK.replace(
+    "'test:", "tag .. 'test:"
+).replace("now'))", f"now') or '{NOON_US}')")
 
 
 def limit(kind: Kind, figure: int, *, window_s: float = 60, shadow: bool = False, **changes: Any) -> Limit:
@@ -189,6 +197,37 @@ async def timed_memory() -> AsyncIterator[TimedStore]:
 
 
 @asynccontextmanager
+async def timed_cluster(cluster: StoreCluster) -> AsyncIterator[TimedStore]:
+    """The slots of `ACCOUNT` and of everybody's limits have a key each that holds the time; elsewhere it stands."""
+    steps = RedisStore(
+        cluster.url,
+        SystemClock(),
+        timeout_s=2,
+        lease_s=LEASE_S,
+        retention_s=RETENTION_S,
+        observer=Remembering(),
+        lua_clock=LUA_CLOCK_IN_CLUSTER,
+    )
+    store = InTwoSteps(steps)
+    with cluster.client() as client:
+
+        def set_us(us: int) -> None:
+            for tag in (TAG, EVERYBODY):
+                client.set(f"{{{tag}}}test:now", us)
+
+        async def delivered() -> None:
+            await store.renew([reservation("nobody", (limit("lease", 1, key=f"gw:{{{EVERYBODY}}}:any"), 1))])
+
+        set_us(NOON_US)
+        store.start()
+        try:
+            await delivered()  # it knows the nodes: settlements go ahead of what is asked from now on
+            yield TimedStore(store, set_us, delivered)
+        finally:
+            await store.close()
+
+
+@asynccontextmanager
 async def timed_redis(server: StoreServer, url: str | None = None) -> AsyncIterator[TimedStore]:
     """A store in `server`, under another URL than its own where there is one."""
     store = RedisStore(
@@ -211,5 +250,7 @@ async def timed_redis(server: StoreServer, url: str | None = None) -> AsyncItera
 
         set_us(NOON_US)
         store.start()
-        yield TimedStore(store, set_us, in_order)
-        await store.close()
+        try:
+            yield TimedStore(store, set_us, in_order)
+        finally:
+            await store.close()

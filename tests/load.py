@@ -12,6 +12,7 @@ from gateway import config
 from gateway.admission.admission import Admission
 from gateway.admission.journal.journal import Journal
 from gateway.admission.redis.store import RedisStore
+from gateway.admission.redis.two_steps import InTwoSteps
 from gateway.admission.store import Store
 from gateway.calls.call import Call
 from gateway.calls.usage import Usage
@@ -117,6 +118,7 @@ async def gateway_before(
     rules: tuple[config.Rule, ...] = RULES,
     journal: Path | None = None,
     timeout_s: float = 0.1,
+    events: config.Events | None = None,
 ) -> AsyncIterator[Gateway]:
     observer = Remembering()
     limits = config.Limits(
@@ -125,15 +127,17 @@ async def gateway_before(
         plans={"standard": rules},
         journal=None if journal is None else str(journal),
     )
-    store = RedisStore(
+    steps = RedisStore(
         url,
         CLOCK,
         timeout_s=timeout_s,
         lease_s=30,
         retention_s=86_400,
+        events=events,
         observer=observer,
         backlog=None if journal is None else Journal(journal, CLOCK, dropped=observer.settlement_dropped),
     )
+    store = InTwoSteps(steps) if url.startswith("redis+cluster") else steps
     admission = Admission(limits, store, CLOCK, observer=observer)
     admission.start()
     try:

@@ -91,17 +91,38 @@ class StoreCluster:
         """Return the number of the master that has `key`, as it was in the beginning and through failovers."""
         return key_slot(key.encode()) * len(self.masters) // SLOTS
 
-    def move_slot(self, slot: int, *, source: int, target: int, between: Callable[[], None] = lambda: None) -> None:
-        """Move a slot key by key, as tools reshard; `between` is called while half of its keys are on either side."""
+    def move_slot(self, slot: int, *, source: int, target: int) -> None:
+        """Move a slot key by key, as tools reshard."""
+        self.begin_move(slot, source=source, target=target)
+        while keys := ask(self.masters[source], "CLUSTER", "GETKEYSINSLOT", slot, 10):
+            self.move_keys(*keys, source=source, target=target)
+        self.end_move(slot, source=source, target=target)
+
+    def begin_move(self, slot: int, *, source: int, target: int) -> None:
+        """From now on keys that are not at the source are at the target."""
         there, here = self.masters[target], self.masters[source]
         ask(there, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.id_of(here))
         ask(here, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.id_of(there))
-        between()
-        while keys := ask(here, "CLUSTER", "GETKEYSINSLOT", slot, 10):
-            ask(here, "MIGRATE", "127.0.0.1", there.port, "", 0, 5000, "KEYS", *keys)
-            between()
-        for node in (there, here, *self.masters):
-            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", self.id_of(there))
+
+    def move_keys(self, *keys: str | bytes, source: int, target: int) -> None:
+        """Move some keys of a slot that is being moved."""
+        ask(
+            self.masters[source],
+            "MIGRATE",
+            "127.0.0.1",
+            self.masters[target].port,
+            "",
+            0,
+            5000,
+            "KEYS",
+            *map(_text, keys),
+        )
+
+    def end_move(self, slot: int, *, source: int, target: int) -> None:
+        """All keys are at the target, which has the slot from now on."""
+        there = self.id_of(self.masters[target])
+        for node in (self.masters[target], self.masters[source], *self.masters):
+            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", there)
 
     def keys(self, pattern: str = "*") -> list[str]:
         """Return all keys of all masters that run."""
@@ -111,10 +132,24 @@ class StoreCluster:
                 keys += [key.decode() for key in client.scan_iter(pattern)]
         return sorted(keys)
 
-    def client(self) -> redis.RedisCluster:
-        """Return a client of all of it."""
+    def booked(self, day: str) -> dict[str, int]:
+        """Return what one day of one tenant's ledger holds of each counter, of all keys and models."""
+        figures: dict[str, int] = {}
+        with self.client() as client:
+            for field, figure in client.hgetall(day).items():
+                if field != b"tenant":
+                    counter = _text(field).split()[0]
+                    figures[counter] = figures.get(counter, 0) + int(figure)
+        return figures
+
+    @contextmanager
+    def client(self) -> Iterator[redis.RedisCluster]:
+        """Yield a client of all of it."""
         node = next(node for node in self.nodes if node.running)
-        return redis.RedisCluster(host="127.0.0.1", port=node.port)
+        with redis.RedisCluster(host="127.0.0.1", port=node.port) as client:
+            yield client
+            for one in client.get_nodes():  # which it leaves connected
+                one.redis_connection.connection_pool.disconnect()
 
     def flush(self) -> None:
         """Forget all keys."""

@@ -7,6 +7,7 @@ from hashlib import sha1
 from pathlib import Path
 
 import pytest
+import redis
 
 from tests.store_cluster import ask, wait_until
 from tests.store_server import StoreServer
@@ -42,6 +43,10 @@ class StoreSentinels:
         sentinel = next(sentinel for sentinel in self.sentinels if sentinel.running)
         _, port = ask(sentinel, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)
         return next(server for server in self.servers if server.port == int(port))
+
+    def client(self) -> redis.Redis:
+        """Return a client of the master."""
+        return self.master.client()
 
     def start(self) -> None:
         """Start all, and wait until a failover could be had."""

@@ -36,6 +36,7 @@ class Settlement:
     `uncertain`: nobody saw the reservation's answer. It may still be on its way, and must then find itself settled.
     `charges` is what to add instead where there was no reservation; None: nothing at all is done there. `ended_us` is
     when the call ended, if that is not now; `sent_us` when it was first sent to a store that may have taken it.
+    `refused`: the ledger is told that the call was refused.
     """
 
     call_id: str
@@ -47,6 +48,7 @@ class Settlement:
     charges: Sequence[int] | None = None
     ended_us: int = 0
     sent_us: int = 0
+    refused: bool = False
 
     @property
     def record(self) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from gateway import config
 from gateway.admission.digest import digest
-from gateway.admission.ledger.account import Account
+from gateway.admission.ledger.account import EVERYBODYS, Account
 from gateway.admission.limit import MAX_COUNT, UNITS, Kind, Limit, Measure
 from gateway.admission.price import UNIT, Price
 from gateway.calls.call import Call
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 REMEMBERED = 10_000
 
 # Limits that name neither tenant nor key are everybody's. No tenant's tag is this: those are 32 digits.
-EVERYBODY = "all"
+EVERYBODY = EVERYBODYS.tag
 
 # How the config calls the kinds of token that a price has, in its order.
 _KINDS_OF_PRICE = ("input", "output", "cached", "reasoning")

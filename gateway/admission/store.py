@@ -9,11 +9,15 @@ from gateway.admission.reservation import Answer, Reservation, Settlement
 
 
 class StoreUnavailable(Exception):
-    """The store did not answer. When `sent`, it may have taken the reservation all the same."""
+    """The store did not answer. When `sent`, it may have taken the reservation all the same.
 
-    def __init__(self, *, sent: bool) -> None:
+    `refused`: it answered that it does not do such a thing, and never will.
+    """
+
+    def __init__(self, *, sent: bool, refused: bool = False) -> None:
         super().__init__("the limit store did not answer" if sent else "the limit store is away")
         self.sent = sent
+        self.refused = refused
 
 
 class Store(Protocol):

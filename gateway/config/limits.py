@@ -133,8 +133,8 @@ STANDARD_PLAN = (
 
 
 def _store(text: str) -> str:
-    if text != "memory" and store_url.parse(text).topology == "cluster":
-        raise ValueError("Redis Cluster is not supported yet; expected one server or its sentinels")
+    if text != "memory":
+        store_url.parse(text)
     return text
 
 
@@ -181,6 +181,15 @@ class Limits(Section):
         if any(word == "deny" and not models for models, word in enforced):
             return True
         return self.on_store_failure == "deny" and all(word == "deny" for _, word in enforced)
+
+    @model_validator(mode="after")
+    def _a_clusters_events_are_with_their_tenants(self) -> Self:
+        of_all = self.events is not None and self.events.stream == "shared"
+        if of_all and self.store != "memory" and store_url.parse(self.store).topology == "cluster":
+            raise ValueError(
+                "events.stream: expected tenant; on a cluster each tenant's bookings are in a slot of its own"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_journal_is_for_a_store_that_can_be_away(self) -> Self:

@@ -12,7 +12,11 @@ import pytest
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine
 from tests.processes import Processes, Running, run, until
+from tests.store_cluster import StoreCluster
+from tests.store_sentinel import StoreSentinels
 from tests.store_server import StoreServer
+
+AnyStore = StoreServer | StoreSentinels | StoreCluster
 
 # What an operator is promised.
 EFFECTIVE_WITHIN_S = 2.0
@@ -68,8 +72,8 @@ class Pair:
 
 
 @pytest.fixture
-def two_gateways(processes: Processes, scripted_engine: ScriptedEngine) -> Callable[[StoreServer], Any]:
-    async def start(store: StoreServer) -> Pair:
+def two_gateways(processes: Processes, scripted_engine: ScriptedEngine) -> Callable[[AnyStore], Any]:
+    async def start(store: AnyStore) -> Pair:
         processes.token()
         sections = SECTIONS | {
             "pools": {"main": {"replicas": [scripted_engine.url]}},
@@ -81,10 +85,11 @@ def two_gateways(processes: Processes, scripted_engine: ScriptedEngine) -> Calla
     return start
 
 
+@pytest.mark.parametrize("store", ["store_server", "store_sentinels", "store_cluster"])
 async def test_a_change_by_command_or_api_holds_in_both_gateways_soon_and_after_a_restart(
-    two_gateways: Callable[[StoreServer], Any], store_server: StoreServer
+    two_gateways: Callable[[AnyStore], Any], request: pytest.FixtureRequest, store: str
 ) -> None:
-    pair: Pair = await two_gateways(store_server)
+    pair: Pair = await two_gateways(request.getfixturevalue(store))
     assert await pair.statuses() == [200, 429]
 
     (row,) = await pair.command("set", "--tenant", "acme", "--rule", "few", "--requests", "2", "--for", "2h")
@@ -94,6 +99,8 @@ async def test_a_change_by_command_or_api_holds_in_both_gateways_soon_and_after_
 
     await pair.api(1, "PUT", "/rules", tenant="acme", rule="few", requests=3)
     assert await pair.limit(1) == 3  # at once, where it was said
+    applied = await pair.api(1, "GET", "/applied", tenant="acme", key="key-1", model="tiny")
+    assert [row["used"] > 0 for row in applied["data"]] == [True, True]
     await pair.both(3)
     assert await pair.statuses() == [200, 429]
     for gateway in pair.gateways:

@@ -11,8 +11,6 @@ from gateway.admission.limit import MAX_COUNT
 from gateway.calls.usage import Usage
 from tests.limiting import DAY, LEASE_S, NOON_US, SECOND, TimedStore, limit, reservation
 from tests.store_kinds import KINDS, timed_kind
-from tests.store_sentinel import shared_store_sentinels  # noqa: F401 fixtures
-from tests.store_server import shared_store_server  # noqa: F401 fixtures
 
 PER_MINUTE = limit("bucket", 10)
 PER_HOUR = limit("bucket", 1000, window_s=3600)
@@ -50,6 +48,40 @@ async def test_figures_are_exact_to_the_largest_and_what_is_larger_never_fits(ti
         assert not await timed.admits(f"{one.kind}-two", (one, 2))
         assert await timed.admits(f"{one.kind}-the-last", (one, 1))
     assert await timed.used(*limits) == [MAX_COUNT, MAX_COUNT]
+
+
+async def test_limits_of_everybody_and_of_a_tenant_are_taken_settled_and_refused_together(timed: TimedStore) -> None:
+    everybodys = limit("day", 10, key="gw:{all}:everybodys")
+    at_once = limit("lease", 2, key="gw:{all}:at-once")
+    first = reservation("first", (everybodys, 6), (DAILY, 4), (at_once, 1), (AT_ONCE, 1))
+    for _ in range(2):
+        answer = await timed.store.reserve(first)
+        assert answer.admitted
+        assert [used for used, _ in answer.levels] == [0, 0, 0, 0]
+    over = [(everybodys, 5), (DAILY, 1)], [(everybodys, 1), (DAILY, 7)], [(DAILY, 7), (everybodys, 5)]
+    for number, asked in enumerate(over):
+        refused = await timed.store.reserve(reservation(f"refused-{number}", *asked, (at_once, 1), (AT_ONCE, 1)))
+        assert not refused.admitted
+        assert [used for used, _ in refused.levels] == [{everybodys: 6, DAILY: 4}[one] for one, _ in asked] + [1, 1]
+    assert await timed.used(everybodys, DAILY, at_once, AT_ONCE) == [6, 4, 1, 1]
+    await timed.after(LEASE_S - 1)
+    await timed.store.renew([first])
+    await timed.after(LEASE_S - 1)
+    assert await timed.used(everybodys, DAILY, at_once, AT_ONCE) == [6, 4, 1, 1]
+    for _ in range(2):
+        timed.store.settle(first.settlement(Usage(1, 2)))
+    assert await timed.used(everybodys, DAILY, at_once, AT_ONCE) == [3, 3, 0, 0]
+    unseen = reservation("unseen", (everybodys, 4), (DAILY, 4))
+    for _ in range(2):
+        timed.store.settle(unseen.settlement(Usage(1, 1), uncertain=True))
+    await timed.store.reserve(unseen)
+    assert await timed.used(everybodys, DAILY) == [5, 5]
+    assert {place[-1]: figure for place, figure in (await timed.booked(None)).items()} == {
+        "calls": 2,
+        "refused": 3,
+        "prompt_tokens": 2,
+        "completion_tokens": 3,
+    }
 
 
 async def test_a_bucket_refills_evenly_and_in_whole_units(timed: TimedStore) -> None:

@@ -232,7 +232,7 @@ async def test_a_caller_that_leaves_in_the_turn_in_which_its_answer_comes_reserv
 
         await asyncio.sleep(0)
         # What is asked next is answered in the same read, just after.
-        store._lane.ask("renew", store._scripts.renew(call), late=leave).cancel()
+        store._lane.ask("renew", store._scripts.renew(call), call.account.tag, late=leave).cancel()
         with pytest.raises(asyncio.CancelledError):
             await reserving
         await until(lambda: not store.pending)

@@ -28,8 +28,7 @@ from tests.limiting import (
     timed_redis,
 )
 from tests.store_kinds import KINDS, timed_kind
-from tests.store_sentinel import shared_store_sentinels  # noqa: F401 fixtures
-from tests.store_server import StoreServer, free_port, shared_store_server, store_server  # noqa: F401 fixtures
+from tests.store_server import StoreServer, free_port
 
 DAILY = limit("day", 10)
 TODAY = "2026-11-29"
@@ -231,7 +230,7 @@ async def test_memory_forgets_a_day_when_its_retention_is_over() -> None:
     assert {str(one.day) async for one in read} == {"2026-12-01", "2026-12-02"}
 
 
-async def test_the_server_forgets_a_day_when_its_retention_is_over(store_server: StoreServer) -> None:  # noqa: F811
+async def test_the_server_forgets_a_day_when_its_retention_is_over(store_server: StoreServer) -> None:
     async with timed_redis(store_server) as timed:
         asked = reservation("call")
         await timed.store.reserve(asked)
@@ -242,7 +241,7 @@ async def test_the_server_forgets_a_day_when_its_retention_is_over(store_server:
     assert end == NOON_US + DAY // 2 + RETENTION_S * SECOND
 
 
-async def test_a_ledger_lives_in_its_tenants_slot_under_plain_names(store_server: StoreServer) -> None:  # noqa: F811
+async def test_a_ledger_lives_in_its_tenants_slot_under_plain_names(store_server: StoreServer) -> None:
     accounts = [Account(name, name, name, digest(name)) for name in ODD]
     async with timed_redis(store_server) as timed:
         for i, account in enumerate(accounts):
@@ -264,7 +263,7 @@ async def test_a_ledger_lives_in_its_tenants_slot_under_plain_names(store_server
 
 @pytest.mark.parametrize("tenant", ["acme", None])
 async def test_a_day_of_many_keys_is_read_in_pages_and_whole(
-    store_server: StoreServer,  # noqa: F811
+    store_server: StoreServer,
     tenant: str | None,
 ) -> None:
     async with timed_redis(store_server) as timed:
@@ -280,7 +279,7 @@ async def test_a_day_of_many_keys_is_read_in_pages_and_whole(
     assert sum(figure for place, figure in booked.items() if place[4] == "calls") == 3000
 
 
-async def test_what_is_not_ours_under_a_ledgers_key_is_taken_away(store_server: StoreServer) -> None:  # noqa: F811
+async def test_what_is_not_ours_under_a_ledgers_key_is_taken_away(store_server: StoreServer) -> None:
     async with timed_redis(store_server) as timed:
         with store_server.client() as client:
             client.set(f"gw:{{{ACCOUNT.tag}}}:ledger:20261129", "something")

@@ -21,13 +21,8 @@ from gateway.config import store_url
 from tests.limiting import TAG, Remembering, limit, reservation
 from tests.load import CLOCK, gateway_before, until
 from tests.store_cluster import ask
-from tests.store_sentinel import (  # noqa: F401 fixtures
-    StoreSentinels,
-    own_store_sentinels,
-    shared_store_sentinels,
-    store_sentinels,
-)
-from tests.store_server import StoreServer, running_server, shared_store_server, store_server  # noqa: F401 fixtures
+from tests.store_sentinel import StoreSentinels
+from tests.store_server import StoreServer, running_server
 
 DAILY = limit("day", 10**9)
 CALLS = limit("month", 10**9, rule="calls", measure="requests")
@@ -103,7 +98,7 @@ def booked(server: StoreServer) -> dict[str, int]:
 
 
 async def test_calls_whose_last_writes_another_master_never_saw_are_charged_and_booked_once(
-    store_server: StoreServer,  # noqa: F811
+    store_server: StoreServer,
 ) -> None:
     with running_server() as other:
         async with naming(store_server) as sentinel, connected(sentinel.url) as store:
@@ -133,7 +128,7 @@ async def test_calls_whose_last_writes_another_master_never_saw_are_charged_and_
 
 
 async def test_a_settlement_that_was_sent_so_long_ago_that_it_would_be_forgotten_charges_nothing_it_cannot_find(
-    store_sentinels: StoreSentinels,  # noqa: F811
+    store_sentinels: StoreSentinels,
 ) -> None:
     async with connected(store_sentinels.url) as store:
         found = reservation("found", (DAILY, 100))
@@ -149,7 +144,7 @@ async def test_a_settlement_that_was_sent_so_long_ago_that_it_would_be_forgotten
 
 
 async def test_of_sentinels_that_disagree_the_one_with_the_latest_failover_is_believed(
-    store_server: StoreServer,  # noqa: F811
+    store_server: StoreServer,
 ) -> None:
     with running_server() as old, ExitStack() as stack:
         async with naming(old) as stale, naming(None) as ignorant, naming(None) as latest:
@@ -165,7 +160,7 @@ async def test_of_sentinels_that_disagree_the_one_with_the_latest_failover_is_be
 
 
 async def test_what_is_no_master_or_known_to_no_sentinel_is_away_and_the_log_says_why(
-    own_store_sentinels: StoreSentinels,  # noqa: F811
+    own_store_sentinels: StoreSentinels,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -188,7 +183,7 @@ async def test_what_is_no_master_or_known_to_no_sentinel_is_away_and_the_log_say
 
 
 async def test_the_url_names_the_users_of_servers_and_sentinels_and_the_database(
-    own_store_sentinels: StoreSentinels,  # noqa: F811
+    own_store_sentinels: StoreSentinels,
 ) -> None:
     master = own_store_sentinels.master
     ask(master, "ACL", "SETUSER", "gate", "on", f">{SECRET}", "~gw:*", "+@all")
@@ -203,11 +198,11 @@ async def test_the_url_names_the_users_of_servers_and_sentinels_and_the_database
         assert client.exists(DAILY.key)
 
 
-@pytest.mark.parametrize("mode", ["local", "allow", "deny"])
+@pytest.mark.parametrize("mode", ["local", "deny"])
 async def test_a_master_that_is_killed_under_load_is_replaced_and_every_call_booked_once(
-    own_store_sentinels: StoreSentinels,  # noqa: F811
+    own_store_sentinels: StoreSentinels,
     tmp_path: Path,
-    mode: Literal["local", "allow", "deny"],
+    mode: Literal["local", "deny"],
 ) -> None:
     async with gateway_before(own_store_sentinels.url, mode, journal=tmp_path) as gateway:
         async with gateway.under_load(["acme", "globex"]):
@@ -220,7 +215,7 @@ async def test_a_master_that_is_killed_under_load_is_replaced_and_every_call_boo
             assert CLOCK.monotonic() - over_s < 2
             await gateway.counted(500)
         await gateway.settled()
-        assert gateway.ended["away" if mode == "deny" else "uncounted" if mode == "allow" else "counted"] > 0
+        assert gateway.ended["away" if mode == "deny" else "counted"] > 0
         tokens, calls = await gateway.booked()
         assert tokens == gateway.used
         assert calls.total() == gateway.ended["counted"] + gateway.ended["uncounted"]
@@ -233,7 +228,7 @@ async def test_a_master_that_is_killed_under_load_is_replaced_and_every_call_boo
 
 
 async def test_writes_that_the_replica_never_got_are_made_good_after_the_failover(
-    own_store_sentinels: StoreSentinels,  # noqa: F811
+    own_store_sentinels: StoreSentinels,
 ) -> None:
     async with gateway_before(own_store_sentinels.url, "deny") as gateway:
         async with gateway.under_load(["acme"]):
@@ -254,7 +249,7 @@ async def test_writes_that_the_replica_never_got_are_made_good_after_the_failove
 
 
 async def test_a_master_that_is_demoted_or_frozen_is_left(
-    own_store_sentinels: StoreSentinels,  # noqa: F811
+    own_store_sentinels: StoreSentinels,
 ) -> None:
     async with gateway_before(own_store_sentinels.url, "deny") as gateway:
         async with gateway.under_load(["acme"]):

@@ -14,8 +14,12 @@ from gateway.clock import SystemClock
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine
 from tests.processes import Processes, Running, run, until
+from tests.store_cluster import StoreCluster
+from tests.store_sentinel import StoreSentinels
 from tests.store_server import StoreServer, free_port
 from tests.transcripts import answer, http, sse, transcript
+
+AnyStore = StoreServer | StoreSentinels | StoreCluster
 
 TODAY = datetime.fromtimestamp(SystemClock().now(), UTC).date().isoformat()
 HEADER = [
@@ -25,7 +29,7 @@ BODY: dict[str, Any] = {"model": "acme/tiny", "messages": [{"role": "user", "con
 ODD = 'ä "b", {c}'
 
 
-async def booked(processes: Processes, store: StoreServer, engine: ScriptedEngine) -> Path:
+async def booked(processes: Processes, store: AnyStore, engine: ScriptedEngine) -> Path:
     """Have two gateways serve 6 calls of `acme` and 2 of another tenant, and refuse 1; return the config of one."""
     processes.token()
     rule = {"name": "few", "per": ["tenant"], "requests": 6, "window": "day"}
@@ -49,16 +53,19 @@ async def booked(processes: Processes, store: StoreServer, engine: ScriptedEngin
 
     async def delivered() -> bool:
         with store.client() as client:
-            return [key for key in client.scan_iter("gw:*:call:*") if client.get(key) != b"refused"] == []
+            return [
+                key for key in client.scan_iter("gw:*:call:*") if client.get(key) not in (b"refused", b"settled")
+            ] == []
 
     await until(delivered)
     return configs[0]
 
 
+@pytest.mark.parametrize("store", ["store_server", "store_sentinels", "store_cluster"])
 async def test_every_format_shows_what_both_gateways_booked(
-    processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine
+    request: pytest.FixtureRequest, processes: Processes, store: str, scripted_engine: ScriptedEngine
 ) -> None:
-    config = await booked(processes, store_server, scripted_engine)
+    config = await booked(processes, request.getfixturevalue(store), scripted_engine)
 
     async def shown(*arguments: str) -> str:
         ended = await run("usage", "--config", str(config), *arguments)
@@ -111,11 +118,13 @@ async def test_a_store_that_cannot_be_read_is_said_and_ends_with_1_or_2(processe
         "models": {"m": {"pool": "main"}},
         "pools": {"main": {"replicas": ["http://127.0.0.1:1"]}},
     }
-    away = processes.config(**rest, limits={"store": f"redis://:s3cret@127.0.0.1:{free_port()}/0"})
-    ended = await run("usage", "--config", str(away))
-    assert (ended.code, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"{away}: limits.store: the ledger cannot be read: ")
-    assert "s3cret" not in ended.stderr
+    for form in ("redis://{}/0", "redis+sentinel://{}/limits", "redis+cluster://{}"):
+        place = f":s3cret@127.0.0.1:{free_port()}"
+        away = processes.config(**rest, limits={"store": form.format(place)})
+        ended = await run("usage", "--config", str(away))
+        assert (ended.code, ended.stdout) == (1, "")
+        assert ended.stderr.startswith(f"{away}: limits.store: the ledger cannot be read: ")
+        assert "s3cret" not in ended.stderr
     ended = await run("usage", "--config", str(processes.config(**rest)))
     assert (ended.code, ended.stdout) == (2, "")
     assert "limits.store" in ended.stderr

@@ -16,6 +16,7 @@ from gateway.admission.journal import line, queue
 from gateway.admission.journal.file import HEAD
 from gateway.admission.journal.journal import Journal, JournalUnusable
 from gateway.admission.ledger.account import Account
+from gateway.admission.redis.parts import of_settlement
 from gateway.admission.redis.scripts import Scripts
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
@@ -115,6 +116,15 @@ def test_what_a_forgetful_store_never_saw_is_written_as_uncertain_and_what_it_ma
     read = [line.read(line.written(one, now_us=NOON_US)) for one in (unseen, sent)]
     assert [one.charges for one in read] == [[2], [2]]
     assert [(one.uncertain, one.sent_us) for one in read] == [(True, 0), (False, NOON_US - SECOND)]
+
+
+def test_everybodys_part_of_a_call_and_a_refusal_are_read_as_they_were() -> None:
+    call = reservation("call", (limit("day", 100, key="gw:{all}:day"), 9), (limit("day", 100), 9))
+    settlement = call.settlement(None)
+    settlement.refused = True
+    own, everybodys = [line.read(line.written(one, now_us=NOON_US)) for one in of_settlement(settlement)]
+    assert (own.record, own.refused) == (call.record, True)
+    assert (everybodys.record, everybodys.refused) == ("gw:{all}:call:call", False)
 
 
 def test_a_line_is_read_by_people() -> None:

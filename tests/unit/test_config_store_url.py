@@ -69,3 +69,13 @@ def test_what_is_none_says_what_was_expected_and_no_password(text: str, expected
     (problem,) = [line for line in bad.value.problems if line.startswith("limits.store")]
     assert expected in problem
     assert "s3cret" not in problem
+
+
+def test_a_clusters_events_are_with_their_tenants() -> None:
+    with pytest.raises(BadConfig) as bad:
+        parse("limits: {store: 'redis+cluster://a', events: {}}")
+    assert "limits: events.stream: expected tenant" in "\n".join(bad.value.problems)
+    for store in ("redis://a", "redis+sentinel://a/m"):
+        with pytest.raises(BadConfig) as bad:
+            parse(f"limits: {{store: '{store}', events: {{}}}}")
+        assert "events" not in "\n".join(bad.value.problems)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal, get_args
 
 from gateway.admission.digest import digest
-from gateway.admission.ledger.account import Account
+from gateway.admission.ledger.account import EVERYBODYS, Account
 from gateway.admission.limit import Kind, Limit
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
@@ -17,6 +17,9 @@ _US = timedelta(microseconds=1)
 
 # Limits and accounts that the lines of an outage share, so that what the store's commands say of them is packed once.
 _REMEMBERED = 1024
+
+
+_OF_ACCOUNT = ("tenant", "key", "model")
 
 
 class LineUnreadable(Exception):
@@ -32,7 +35,7 @@ def written(settlement: Settlement, *, now_us: int) -> bytes:
     line = {
         "call": settlement.call_id,
         "ended": _when(settlement.ended_us or now_us),
-        "tenant": account.tenant,
+        "tenant": None if account.tag == EVERYBODYS.tag else account.tenant,
         "key": account.key,
         "model": account.model,
         "usage": None if settlement.usage is None else settlement.usage._asdict(),
@@ -50,6 +53,8 @@ def written(settlement: Settlement, *, now_us: int) -> bytes:
             for one, add, charge in zip(settlement.limits, settlement.deltas, charges, strict=True)
         ],
     }
+    if settlement.refused:
+        line["refused"] = True
     if settlement.sent_us:
         line["sent"] = _when(settlement.sent_us)
     return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
@@ -66,7 +71,7 @@ def read(line: bytes) -> Settlement:
         limits = fields["limits"]
         return Settlement(
             _ascii(fields["call"]),
-            _account(*[_text(fields[name]) for name in ("tenant", "key", "model")]),
+            EVERYBODYS if fields["tenant"] is None else _account(*[_text(fields[name]) for name in _OF_ACCOUNT]),
             _limits(tuple(map(_state, limits))),
             [int(one["add"]) for one in limits],
             None if fields["usage"] is None else _usage(fields["usage"]),
@@ -74,6 +79,7 @@ def read(line: bytes) -> Settlement:
             [int(one["charge"]) for one in limits] if fields["charged"] else None,
             _us(fields["ended"]),
             _us(fields["sent"]) if "sent" in fields else 0,
+            bool(fields.get("refused", False)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise LineUnreadable(f"{type(error).__name__}: {error}") from error

@@ -36,6 +36,13 @@ class Account:
         return f"{encoded(self.key)} {encoded(self.model)}"
 
 
+# Of the limits that are everybody's nothing is booked, and on a cluster they are in a slot of their own.
+EVERYBODYS = Account(tenant="", key="", model="", tag="all")
+
+# What is booked of a call that a limit refused.
+REFUSED: list[tuple[Counter, int]] = [("refused", 1)]
+
+
 def booked(usage: Usage) -> list[tuple[Counter, int]]:
     """Return what a call adds that an engine took: itself first, and of its usage what is not zero."""
     prompt, completion, cached, reasoning, source = usage

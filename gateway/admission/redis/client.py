@@ -1,26 +1,41 @@
 """redis-py's client of the limit store, for what is asked beside calls: the ledger, settings, and what is used."""
 
-from redis.asyncio import Redis
+from typing import Any
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisClusterException, RedisError
 
+from gateway.admission.redis.connection import ServerFailed
 from gateway.admission.redis.sentinels import Sentinels
 from gateway.config.store_url import StoreUrl
 
+Client = Redis | RedisCluster
 
-async def client(url: StoreUrl, *, within_s: float, retries: int = 1) -> Redis:
-    """Return a client of the server that serves now; it takes `within_s` at most for each command, and to connect.
+# What says that the store cannot be asked now.
+FAILURES = (RedisError, RedisClusterException, OSError, ServerFailed)
+
+
+async def client(url: StoreUrl, *, within_s: float, retries: int = 1) -> Client:
+    """Return a client of the server that serves now, or of all masters of a cluster.
+
+    It takes `within_s` at most for each command, and to connect.
 
     Raises:
-        OSError: no sentinel answers.
+        OSError: no sentinel answers. That and whatever the client raises later is one of `FAILURES`.
         ServerFailed: no sentinel knows the master.
     """
-    return Redis.from_url(
-        await _serving(url),
-        socket_timeout=within_s,
-        socket_connect_timeout=within_s,
-        retry=Retry(NoBackoff(), retries),
-    )
+    options: dict[str, Any] = {
+        "socket_timeout": within_s,
+        "socket_connect_timeout": within_s,
+        "retry": Retry(NoBackoff(), retries),
+    }
+    if url.topology == "cluster":
+        nodes = [ClusterNode(host, port) for host, port in url.places]
+        return RedisCluster.from_url(url.server(url.places[0]), startup_nodes=nodes, **options)
+    return Redis.from_url(await _serving(url), **options)
 
 
 async def _serving(url: StoreUrl) -> str:

@@ -11,6 +11,11 @@ from typing import Any, cast
 
 import hiredis
 
+# What begins an error that concerns one command alone, and of a node of a cluster: that it is to go elsewhere.
+ALONE = ("ERR ",)
+_ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN ")
+ALONE_IN_CLUSTER = (*ALONE, *_ELSEWHERE)
+
 # What the parser returns when it needs more bytes; equal to no reply.
 _NO_MORE = object()
 
@@ -30,10 +35,11 @@ class Connection(asyncio.Protocol):
     it fails while nobody waits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, alone: tuple[str, ...] = ALONE) -> None:
         self.closed = False
         self.history = ""
         self.lost: Callable[[], None] | None = None
+        self._alone = alone
         self._transport: asyncio.Transport | None = None
         self._errors: list[CommandRefused] = []  # among the replies
         self._parser = hiredis.Reader(replyError=partial(_noted, self._errors), notEnoughData=_NO_MORE)
@@ -73,7 +79,7 @@ class Connection(asyncio.Protocol):
             return
         if len(self._replies) < self._expected:
             return
-        if self._errors and (reason := _of_server(self._errors)):
+        if self._errors and (reason := _of_server(self._errors, self._alone)):
             self._fail(reason)
         elif self._then is None or len(self._replies) > self._expected:  # nor is it the reply to what is asked next
             self._fail(f"a reply that nobody asked for: {self._replies[-1]}")
@@ -93,6 +99,11 @@ class Connection(asyncio.Protocol):
             then(ServerFailed(reason))
         elif lost is not None:
             lost()
+
+
+def is_elsewhere(error: CommandRefused) -> bool:
+    """Whether a node says that it has not the command's keys, or not all of them now."""
+    return str(error).startswith(_ELSEWHERE)
 
 
 async def replies(connection: Connection, commands: Sequence[bytes]) -> list[Any]:
@@ -115,8 +126,8 @@ def _noted(errors: list[CommandRefused], message: str) -> CommandRefused:
     return errors[-1]
 
 
-def _of_server(errors: list[CommandRefused]) -> str | None:
+def _of_server(errors: list[CommandRefused], alone: tuple[str, ...]) -> str | None:
     """Return the first of `errors` that concerns the server; forget the others."""
-    reason = next((text for text in map(str, errors) if not text.startswith("ERR ")), None)
+    reason = next((text for text in map(str, errors) if not text.startswith(alone)), None)
     errors.clear()
     return reason

@@ -14,6 +14,6 @@ def lua_of(events: config.Events | None) -> str:
     return constants + resources.files("gateway.admission.redis").joinpath("events.lua").read_text(encoding="utf-8")
 
 
-def write_no_event() -> bytes:
-    """Return a command that fails where no event could be written, and writes none."""
-    return pack(["XADD", "gw:try", "NOMKSTREAM", "*", "call", ""])
+def write_no_event(tag: str = "") -> bytes:
+    """Return a command that fails where no event could be written, and writes none. `tag`: in whose slot."""
+    return pack(["XADD", f"gw:{{{tag}}}:no-event" if tag else "gw:try", "NOMKSTREAM", "*", "call", ""])

@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from gateway.admission.observer import Observer, Operation
 from gateway.admission.redis.backlog import Backlog, Post
-from gateway.admission.redis.connection import CommandRefused
+from gateway.admission.redis.connection import CommandRefused, is_elsewhere
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
 from gateway.admission.redis.recent import Recent
 from gateway.admission.store import StoreUnavailable
@@ -48,13 +48,27 @@ CLOSE_WITHIN_S = 2.0
 
 
 # What is asked: to do what, by which command, where the reply goes, and who takes it when nobody waits there any more.
-_Ask = tuple[Operation, bytes, asyncio.Future[Any], Callable[[Any], None] | None]
+Ask = tuple[Operation, bytes, asyncio.Future[Any], Callable[[Any], None] | None]
+
+
+class Crossing(Protocol):
+    """Whoever has several lanes, each to a server that has a part of the keys."""
+
+    def ask_elsewhere(self, ask: Ask, error: str) -> None:
+        """Take what this lane's server says is not its own, or not now."""
+
+    def post_elsewhere(self, post: Any, error: str) -> None:
+        """Take what this lane's server says is not its own, or not now."""
+
+    def failed(self) -> None:
+        """Hear that this lane's server is left alone."""
 
 
 class Lane(Generic[Post]):
     """Owns the link: its queues, and whether the server is left alone. `pack` makes a post's command.
 
-    `recent` is for a server that another may take over: what that may not know of is posted again.
+    `recent` is for a server that another may take over: what that may not know of is posted again. `crossing` is for
+    one of several that have the keys between them.
     """
 
     def __init__(
@@ -67,6 +81,7 @@ class Lane(Generic[Post]):
         pack: Callable[[Post], bytes],
         backlog: Backlog[Post],
         recent: Recent[Post] | None = None,
+        crossing: Crossing | None = None,
     ) -> None:
         self._link = link
         self._clock = clock
@@ -76,6 +91,7 @@ class Lane(Generic[Post]):
         self._pack = pack
         self._backlog = backlog
         self._recent = recent
+        self._crossing = crossing
         self._history = ""
         if recent is not None:
             self._link.lost = self._look_again
@@ -84,8 +100,8 @@ class Lane(Generic[Post]):
         self._posts: list[Post] = []
         self._posted: list[Post] = []  # under way
         self._late: Sequence[Post] = ()  # under way, of the backlog
-        self._asks: list[_Ask] = []
-        self._asked: list[_Ask] = []  # under way
+        self._asks: list[Ask] = []
+        self._asked: list[Ask] = []  # under way
         self._started = 0.0
         self._pace = 0.0  # how many were asked in COMPANY_WITHIN_S, lately
         self._company: asyncio.TimerHandle | None = None
@@ -118,7 +134,7 @@ class Lane(Generic[Post]):
         await self._backlog.close()
 
     def ask(
-        self, operation: Operation, command: bytes, *, late: Callable[[Any], None] | None = None
+        self, operation: Operation, command: bytes, _tag: str = "", *, late: Callable[[Any], None] | None = None
     ) -> asyncio.Future[Any]:
         """Queue `command`. Return where its reply comes within the timeout, or StoreUnavailable.
 
@@ -140,6 +156,25 @@ class Lane(Generic[Post]):
             self._company = None
             self._loop.call_soon(self._begin)
         return reply
+
+    def take(self, ask: Ask) -> None:
+        """Queue what was asked of another lane."""
+        if not self.up:
+            fail(ask, sent=False)
+            return
+        self._asks.append(ask)
+        if not self._busy:
+            self._busy = True
+            self._loop.call_soon(self._begin)
+
+    def recall(self) -> list[Post]:
+        """Return what the server took lately, and forget it: another has its keys, and may not know of it."""
+        return [] if self._recent is None else self._recent.recall()
+
+    def remember(self, posts: Sequence[Post]) -> None:
+        """Know that the server took these."""
+        if self._recent is not None:
+            self._recent.add(posts)
 
     def post(self, post: Post) -> None:
         """Queue `post`: it goes ahead of what is asked next, or alone after a moment, or waits in the backlog."""
@@ -232,25 +267,38 @@ class Lane(Generic[Post]):
         recent.add([*self._late, *self._posted])
 
     def _distribute(self, replies: list[Any]) -> None:
-        asked, posted = self._asked, len(self._late) + len(self._posted)
+        asked, posts = self._asked, [*self._late, *self._posted]
         if self._late:
             self._backlog.taken()
         self._late, self._posted, self._asked = (), [], []
-        for reply in replies[:posted]:
+        for post, reply in zip(posts, replies, strict=False):
             if isinstance(reply, CommandRefused):
-                log.error("the limit store refused a settlement: %s", reply)
-                self._observer.store_failed("settle")
-                self._observer.settlement_dropped()
-        for (operation, _, future, late), reply in zip(asked, replies[posted:], strict=True):
+                self._post_refused(post, reply)
+        for ask, reply in zip(asked, replies[len(posts) :], strict=True):
+            _, _, future, late = ask
             if isinstance(reply, CommandRefused):
-                log.error("the limit store refused to %s: %s", operation, reply)
-                self._observer.store_failed(operation)
-                _fail(future, late, sent=True)
+                self._ask_refused(ask, reply)
             elif not future.cancelled():
                 future.set_result(reply)
             elif late is not None:
                 late(reply)
         self._exchanged.set()
+
+    def _post_refused(self, post: Post, error: CommandRefused) -> None:
+        if self._crossing is not None and is_elsewhere(error):
+            self._crossing.post_elsewhere(post, str(error))
+            return
+        log.error("the limit store refused a settlement: %s", error)
+        self._observer.store_failed("settle")
+        self._observer.settlement_dropped()
+
+    def _ask_refused(self, ask: Ask, error: CommandRefused) -> None:
+        if self._crossing is not None and is_elsewhere(error):
+            self._crossing.ask_elsewhere(ask, str(error))
+            return
+        log.error("the limit store refused to %s: %s", ask[0], error)
+        self._observer.store_failed(ask[0])
+        fail(ask, sent=True, refused=True)
 
     def _failed(self, failure: LinkFailed) -> None:
         """Leave the server alone, but for a try at once where it was up, and then again and again."""
@@ -259,6 +307,8 @@ class Lane(Generic[Post]):
         wait_s = 0 if self.up else RETURN_EVERY_S
         self._give_up(sent=failure.sent)
         self._return = self._loop.call_later(wait_s, self._exchange)
+        if self._crossing is not None:
+            self._crossing.failed()
 
     def _give_up(self, *, sent: bool) -> None:
         """Let wait what was posted, and tell whoever waits that there is no answer, and from now on whoever comes."""
@@ -267,14 +317,16 @@ class Lane(Generic[Post]):
         self._late, self._posted, self._posts, self._asked, self._asks = (), [], [], [], []
         if posts:
             self._backlog.keep(posts)
-        for _, _, future, late in asked:
-            _fail(future, late, sent=sent)
-        for _, _, future, late in asks:
-            _fail(future, late, sent=False)
+        for ask in asked:
+            fail(ask, sent=sent)
+        for ask in asks:
+            fail(ask, sent=False)
 
 
-def _fail(future: asyncio.Future[Any], late: Callable[[Any], None] | None, *, sent: bool) -> None:
-    failure = StoreUnavailable(sent=sent)
+def fail(ask: Ask, *, sent: bool, refused: bool = False) -> None:
+    """Tell whoever asked that there is no answer."""
+    _, _, future, late = ask
+    failure = StoreUnavailable(sent=sent, refused=refused)
     if not future.cancelled():
         future.set_exception(failure)
     elif late is not None:

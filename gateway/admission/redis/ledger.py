@@ -7,14 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import date, timedelta
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import COUNTERS, Counter, decoded
 from gateway.admission.ledger.posting import PAUSE_AFTER, Posting
-from gateway.admission.redis.client import client
-from gateway.admission.redis.connection import ServerFailed
+from gateway.admission.redis.client import FAILURES, Client, client
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
 
@@ -51,7 +47,7 @@ class RedisLedger:
                         yield posting
                         if number % PAUSE_AFTER == 0:
                             await asyncio.sleep(0)
-        except (RedisError, OSError, ServerFailed) as error:
+        except FAILURES as error:
             raise StoreUnavailable(sent=True) from error
 
 
@@ -59,14 +55,14 @@ def _days(since: date, until: date) -> Iterator[date]:
     return (since + timedelta(days=number) for number in range((until - since).days + 1))
 
 
-async def _keys(server: Redis, days: Iterable[str]) -> list[str]:
+async def _keys(server: Client, days: Iterable[str]) -> list[str]:
     """Return the keys of all tenants' `days`, each once: the server may tell one twice."""
     keys = {key.decode() async for key in server.scan_iter(match="gw:{*}:ledger:*", count=_KEYS)}
     wanted = set(days)
     return [key for key in keys if key.rpartition(":")[2] in wanted]
 
 
-async def _hashes(server: Redis, keys: Iterable[str]) -> AsyncIterator[tuple[str, Mapping[bytes, bytes]]]:
+async def _hashes(server: Client, keys: Iterable[str]) -> AsyncIterator[tuple[str, Mapping[bytes, bytes]]]:
     """Yield each key's whole hash; nothing where there is none."""
     waiting = [(key, 0) for key in keys]
     read: dict[str, dict[bytes, bytes]] = {}

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 
-from redis.exceptions import RedisError, ResponseError
+from redis.asyncio import RedisCluster
+from redis.exceptions import ResponseError
 
 from gateway.admission.limit import Limit, period, refill
-from gateway.admission.redis.client import client
-from gateway.admission.redis.connection import ServerFailed
+from gateway.admission.redis.client import FAILURES, client
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
 
@@ -29,7 +29,9 @@ class RedisLevels:
         """
         try:
             async with await client(self._url, within_s=_WITHIN_S) as server:
-                seconds, microseconds = await server.time()
+                # Of a cluster any node's: their clocks differ by less than a look at a level may be late.
+                one = {"target_nodes": RedisCluster.RANDOM} if isinstance(server, RedisCluster) else {}
+                seconds, microseconds = await server.time(**one)
                 now_us = seconds * 1_000_000 + microseconds
                 pipeline = server.pipeline(transaction=False)
                 for limit in limits:
@@ -42,7 +44,7 @@ class RedisLevels:
                 # What was overwritten by hand counts as nothing, as it does for calls.
                 if isinstance(state, ResponseError) and not str(state).startswith("WRONGTYPE"):
                     raise state
-        except (RedisError, OSError, ServerFailed) as error:
+        except FAILURES as error:
             raise StoreUnavailable(sent=True) from error
         return [_used(limit, state, now_us) for limit, state in zip(limits, states, strict=True)]
 

@@ -1,11 +1,11 @@
 -- Take all of a call's reservation or nothing.
--- KEYS: the call's record; then the state of each limit.
+-- KEYS: the call's record; then the state of each limit; on a cluster the ledger's day.
 -- ARGV: lease (us), TTL of a record and of a refusal's (ms); of the ledger: key and model, tenant, how long it is kept
 -- (ms); for each limit its kind, limit, window (us), and 1 for a shadow; then for each limit the cost.
 -- Returns 1 admitted, 0 refused; then for each limit its level before this call. Of a call that was admitted before, the
 -- level says whether the limit was charged: it then fits, and else does not, whatever others have used since.
 local now = now_us()
-local limits = #KEYS - 1
+local limits = #KEYS - 1 - MORE_KEYS
 local lease = tonumber(ARGV[1])
 local record = redis.call('GET', KEYS[1])
 local asked, reply, refused = {}, {1}, false
@@ -44,7 +44,9 @@ elseif refused then
   reply[1] = 0
   if not record then  -- else the same refusal is asked again, because its answer was lost
     redis.call('SET', KEYS[1], 'refused', 'PX', ARGV[3])
-    book(now, 4, {'refused', 1})
+    if not string.find(KEYS[1], '{all}', 1, true) then  -- everybody's limits on a cluster: the tenant's keys are elsewhere
+      book(now, 4, {'refused', 1})
+    end
   end
 else
   local over = ''

@@ -1,14 +1,14 @@
 """The shared store's scripts as commands: reservations and settlements in, packed commands and answers out. No I/O."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from typing import Protocol
 
 from gateway import config
-from gateway.admission.ledger.account import COUNTERS, Account, booked, encoded
+from gateway.admission.ledger.account import COUNTERS, REFUSED, Account, booked, encoded
 from gateway.admission.limit import Limit
 from gateway.admission.redis.command import pack
 from gateway.admission.redis.events import lua_of, write_no_event
@@ -47,7 +47,9 @@ class Script:
 class Scripts:
     """Commands that reserve, settle and renew. `clock` is Lua that defines `now_us`: the server's time by default.
 
-    Every settlement leaves a mark for `marks_s`, 0: only those that ask for one, which lasts.
+    Every settlement leaves a mark for `marks_s`, 0: only those that ask for one, which lasts. With `ledger_day`, which
+    tells the UTC day at a time (us), or now where that is 0, the ledger's key is declared too: a node of a cluster then
+    says so where it is just moving away.
     """
 
     def __init__(
@@ -58,14 +60,18 @@ class Scripts:
         events: config.Events | None = None,
         clock: str | None = None,
         marks_s: int = 0,
+        ledger_day: Callable[[int], str] | None = None,
     ) -> None:
         self._lease_us = round(lease_s * 1_000_000)
         self._retention_ms = round(retention_s * 1000)
         self._marks_ms = marks_s * 1000
         # How most settle: with this store's mark, now, and only what is reserved; or, if that is lost, what was used.
         self._usual, self._usual_charging = _bulk([self._marks_ms, 0, 0]), _bulk([self._marks_ms, 0, 1])
+        self._ledger_day = ledger_day
+        self._more_keys = 0 if ledger_day is None else 1 if events is None else 2
         prelude = (
-            (_source("clock.lua") if clock is None else clock)
+            f"local MORE_KEYS = {self._more_keys}\n"
+            + (_source("clock.lua") if clock is None else clock)
             + _source("windows.lua")
             + _source("ledger.lua")
             + lua_of(events)
@@ -73,14 +79,17 @@ class Scripts:
         self._reserve, self._settle, self._renew = scripts = tuple(
             _script(prelude + _source(name)) for name in ("reserve.lua", "settle.lua", "renew.lua")
         )
-        self.all: list[Prepared] = [*scripts, *([] if events is None else [EventsAllowed()])]
+        # On a cluster whether events may be written is tried in a slot of each node's own.
+        tries = [] if events is None or self._more_keys else [EventsAllowed()]
+        self.all: list[Prepared] = [*scripts, *tries]
         # All but the call's record and figures is packed once for the same account and limits.
         self._around_reserve = lru_cache(maxsize=REMEMBERED)(self._pack_around_reserve)
         self._around_settle = lru_cache(maxsize=REMEMBERED)(self._pack_around_settle)
 
     def reserve(self, reservation: Reservation) -> bytes:
         """Return the command that takes `reservation`."""
-        before, after = self._around_reserve(reservation.account, reservation.limits)
+        day = "" if self._ledger_day is None else self._ledger_day(0)
+        before, after = self._around_reserve(reservation.account, reservation.limits, day)
         record = reservation.record
         costs = "".join(map(_integer, reservation.costs))
         return f"{before}${len(record)}\r\n{record}\r\n{after}{costs}".encode("ascii")
@@ -88,9 +97,12 @@ class Scripts:
     def settle(self, settlement: Settlement) -> bytes:
         """Return the command that applies `settlement`."""
         usage = settlement.usage
-        figures = [] if usage is None else booked(usage)
+        figures = booked(usage) if usage is not None else REFUSED if settlement.refused else []
         before, after = self._around_settle(
-            settlement.account, settlement.limits, 2 * len(figures) + len(settlement.charges or ())
+            settlement.account,
+            settlement.limits,
+            "" if self._ledger_day is None else self._ledger_day(settlement.ended_us),
+            2 * len(figures) + len(settlement.charges or ()),
         )
         record = settlement.record
         deltas = "".join(map(_integer, settlement.deltas))
@@ -109,37 +121,41 @@ class Scripts:
         command: list[str | int] = ["EVALSHA", self._renew.sha, len(leases) + 1, reservation.record, *leases]
         return pack([*command, self._lease_us, RECORD_S * 1000])
 
-    def _pack_around_reserve(self, account: Account, limits: tuple[Limit, ...]) -> tuple[str, str]:
+    def _pack_around_reserve(self, account: Account, limits: tuple[Limit, ...], day: str) -> tuple[str, str]:
         """Return what comes before the call's record, and between that and its costs."""
-        words: list[str | int] = [limit.key for limit in limits]
+        words: list[str | int] = self._keys(account, limits, day)
         words += self._lease_us, RECORD_S * 1000, REFUSED_S * 1000
         words += account.line, encoded(account.tenant), self._retention_ms
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us, int(limit.shadow)
-        return _before(self._reserve, limits, 1 + len(words) + len(limits)), _bulk(words)
+        return self._before(self._reserve, limits, 1 + len(words) + len(limits)), _bulk(words)
 
-    def _pack_around_settle(self, account: Account, limits: tuple[Limit, ...], more: int) -> tuple[str, str]:
+    def _pack_around_settle(self, account: Account, limits: tuple[Limit, ...], day: str, more: int) -> tuple[str, str]:
         """Return what comes before the call's record, and between that and the mark; `more` words end the command."""
-        words: list[str | int] = [limit.key for limit in limits]
+        words: list[str | int] = self._keys(account, limits, day)
         words += account.line, encoded(account.tenant), self._retention_ms
         for limit in limits:
             words += limit.kind, limit.limit, limit.window_us
-        return _before(self._settle, limits, 4 + len(words) + len(limits) + more), _bulk(words)
+        return self._before(self._settle, limits, 4 + len(words) + len(limits) + more), _bulk(words)
+
+    def _keys(self, account: Account, limits: Sequence[Limit], day: str) -> list[str | int]:
+        """Return the keys that follow the call's record."""
+        more = [f"gw:{{{account.tag}}}:ledger:{day}", f"gw:{{{account.tag}}}:events"][: self._more_keys]
+        return [*[limit.key for limit in limits], *more]
+
+    def _before(self, script: Script, limits: Sequence[Limit], words: int) -> str:
+        """Return a command of EVALSHA up to its first key; `words` follow the number of keys."""
+        return f"*{3 + words}\r\n{_bulk(['EVALSHA', script.sha, 1 + len(limits) + self._more_keys])}"
 
 
-def write_nothing() -> bytes:
-    """Return a command that fails wherever a script's writes would, and changes nothing."""
-    return pack(["SETRANGE", "gw:try", 0, ""])
+def write_nothing(tag: str = "") -> list[bytes]:
+    """Return what fails wherever a script's writes would, and changes nothing. `tag`: in whose slot."""
+    return [pack(["SETRANGE", f"gw:{{{tag}}}:try" if tag else "gw:try", 0, ""])]
 
 
 def answer(reply: Sequence[int]) -> Answer:
     """Return what the reserving script's `reply` says."""
     return Answer(reply[0] != 0, list(zip(reply[1::2], reply[2::2], strict=True)))
-
-
-def _before(script: Script, limits: Sequence[Limit], words: int) -> str:
-    """Return a command of EVALSHA up to its first key; `words` follow the number of keys."""
-    return f"*{3 + words}\r\n{_bulk(['EVALSHA', script.sha, len(limits) + 1])}"
 
 
 def _bulk(words: Iterable[str | int]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from gateway.admission.redis.answers import ANSWER_WITHIN_S, answers
 from gateway.admission.redis.command import pack
 from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed, replies
 from gateway.admission.redis.scripts import Prepared
@@ -17,10 +18,6 @@ from gateway.admission.redis.server import Master, Server
 from gateway.config.store_url import Address, StoreUrl
 
 log = logging.getLogger(__name__)
-
-# How long sentinels may take, and how long the others may once one has answered.
-_ANSWER_WITHIN_S = 0.5
-_OTHERS_WITHIN_S = 0.1
 
 # A master that is frozen takes connections and says nothing; another one may have been named meanwhile.
 _CONNECT_WITHIN_S = 1.0
@@ -69,24 +66,7 @@ class Sentinels:
             OSError: no sentinel answers.
             ServerFailed: none knows it.
         """
-        asking = {asyncio.ensure_future(sentinel.master()) for sentinel in self._sentinels}
-        try:
-            waiting, known, failures = asking, [], []
-            within_s = _ANSWER_WITHIN_S
-            while waiting:
-                done, waiting = await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    break
-                failures += [error for one in done if (error := one.exception()) is not None]
-                known += [one.result() for one in done if one.exception() is None]
-                within_s = _OTHERS_WITHIN_S if known else _ANSWER_WITHIN_S
-        finally:
-            for one in asking:
-                one.cancel()
-            await asyncio.wait(asking)
-        if known:
-            return max(known)[1]
-        raise next(iter(failures), TimeoutError("no sentinel answers"))
+        return max(await answers([sentinel.master() for sentinel in self._sentinels]))[1]
 
     async def _watch(self, connection: Connection, place: Address) -> None:
         """Leave a master when the sentinels name another, which no error on its connection would tell."""
@@ -122,7 +102,7 @@ class _Sentinel:
         """
         connection, self._connection = self._connection, None  # for one question at a time
         if connection is None or connection.closed:
-            connection = await self._server.connect(within_s=_ANSWER_WITHIN_S)
+            connection = await self._server.connect(within_s=ANSWER_WITHIN_S)
         with ExitStack() as unless_kept:
             unless_kept.callback(connection.abort)
             place, facts = await replies(connection, self._ask)

@@ -8,13 +8,14 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Protocol
 
 from redis.asyncio import Connection as Parameters
 from redis.asyncio import ConnectionPool, SSLConnection
 
 from gateway.admission.redis.command import pack
-from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed, replies
+from gateway.admission.redis.connection import ALONE, CommandRefused, Connection, ServerFailed, replies
 from gateway.admission.redis.scripts import Prepared, write_nothing
 
 _TELL_HISTORY = pack(["INFO", "replication"])
@@ -38,15 +39,22 @@ class Connects(Protocol):
 class Server:
     """Where the server is, and what each connection to it begins with: `last` comes after the scripts.
 
-    By default that is a write, for one that is out of memory takes none.
+    By default that is a write, for one that is out of memory takes none. `alone` is what errors begin with that concern
+    one command alone.
     """
 
     def __init__(
-        self, url: str, scripts: Sequence[Prepared], *, last: Callable[[], Sequence[bytes]] | None = None
+        self,
+        url: str,
+        scripts: Sequence[Prepared],
+        *,
+        last: Callable[[], Sequence[bytes]] | None = None,
+        alone: tuple[str, ...] = ALONE,
     ) -> None:
         self._parameters = _parameters(url)
         self._greeting = [*_introduction(self._parameters), *[script.load() for script in scripts]]
-        self._last = last or (lambda: [write_nothing()])
+        self._last = last or write_nothing
+        self._connection = partial(Connection, alone)
 
     async def connect(self, *, within_s: float) -> Connection:
         """Return a connection to a server that can serve.
@@ -59,7 +67,7 @@ class Server:
         tls = at.ssl_context.get() if isinstance(at, SSLConnection) else None
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(within_s):
-            transport, connection = await loop.create_connection(Connection, at.host, at.port, ssl=tls)
+            transport, connection = await loop.create_connection(self._connection, at.host, at.port, ssl=tls)
             with ExitStack() as unless_greeted:
                 unless_greeted.callback(connection.abort)
                 _keep_alive(transport.get_extra_info("socket"), at)

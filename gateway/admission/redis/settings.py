@@ -4,16 +4,15 @@ No call waits behind it. Its field `version` is written in the step that changes
 """
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from typing import TypeVar
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError
 
-from gateway.admission.redis.client import client
-from gateway.admission.redis.connection import ServerFailed
+from gateway.admission.redis.client import FAILURES, Client, client
 from gateway.admission.settings.settings import NEVER, Change, Kept
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
@@ -35,9 +34,10 @@ class RedisSettings:
     def __init__(self, url: str, name: str) -> None:
         self._url = store_url.parse(url)
         self._key = f"gw:{{{name}}}:settings"
-        self._client: Redis | None = None
+        self._client: Client | None = None
         self._turn = asyncio.Lock()  # whoever comes while one finds the server takes what that one found
         self._script = resources.files("gateway.admission.redis").joinpath("settings.lua").read_text(encoding="utf-8")
+        self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
 
     async def version(self) -> bytes:
         """Return the version of what is kept.
@@ -89,21 +89,28 @@ class RedisSettings:
         words: list[bytes | str | int] = [version, int(only_where_lost)]
         for change in changes:
             words += change.name, change.value or b"", change.before or b""
-        await self._ask(lambda server: server.register_script(self._script)([self._key], words))
+        await self._ask(lambda server: self._run(server, words))
 
-    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
+    async def _run(self, server: Client, words: Sequence[bytes | str | int]) -> None:
+        try:
+            await server.evalsha(self._sha, 1, self._key, *words)
+        except NoScriptError:
+            await server.script_load(self._script)
+            await server.evalsha(self._sha, 1, self._key, *words)
+
+    async def _ask(self, question: Callable[[Client], Awaitable[_Reply]]) -> _Reply:
         """Return the server's reply, on the connection that there is or, after a failure, on a new one."""
         sent = 0
         while True:
             try:
                 return await question(await self._connected())
-            except (RedisError, OSError, ServerFailed) as error:
+            except FAILURES as error:
                 await self.close()
                 sent += 1
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
 
-    async def _connected(self) -> Redis:
+    async def _connected(self) -> Client:
         async with self._turn:
             if self._client is None:
                 self._client = await client(self._url, within_s=_WITHIN_S, retries=0)

@@ -1,5 +1,5 @@
 -- End a call's reservation, once.
--- KEYS: the call's record; then the state of each limit to change.
+-- KEYS: the call's record; then the state of each limit to change; on a cluster the ledger's day.
 -- ARGV: of the ledger: key and model, tenant, how long it is kept (ms); for each limit its kind, limit, window (us);
 -- TTL of the mark (ms) that a reservation still on its way must find, or 0; when the call ended (us), or 0 for now; 1 to
 -- charge a call without a reservation, or 0; for each limit what to add; to charge, for each limit what to add where
@@ -8,7 +8,7 @@
 local now = now_us()
 local record = redis.call('GET', KEYS[1])
 local reserved = reserved_at(record)
-local limits = #KEYS - 1
+local limits = #KEYS - 1 - MORE_KEYS
 local mark_ttl, ended, charges = ARGV[3 * limits + 4], tonumber(ARGV[3 * limits + 5]), ARGV[3 * limits + 6] == '1'
 if mark_ttl == '0' then
   redis.call('DEL', KEYS[1])

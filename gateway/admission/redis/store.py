@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import date
-from functools import partial
+from functools import lru_cache, partial
 
 from gateway import config
 from gateway.admission.ledger.posting import Posting
 from gateway.admission.observer import Observer
 from gateway.admission.redis.backlog import Backlog, Memory
+from gateway.admission.redis.cluster import Cluster
+from gateway.admission.redis.events import write_no_event
 from gateway.admission.redis.lane import Lane
 from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.redis.link import Link
+from gateway.admission.redis.parts import of_settlement
 from gateway.admission.redis.recent import Recent
-from gateway.admission.redis.scripts import Scripts, answer
+from gateway.admission.redis.scripts import Scripts, answer, write_nothing
 from gateway.admission.redis.sentinels import Sentinels
 from gateway.admission.redis.server import Server
 from gateway.admission.reservation import SETTLED_LATELY_S, Answer, Reservation, Settlement
@@ -26,6 +29,9 @@ RENEW_TOGETHER = 100
 
 # A settlement that was sent leaves a mark for longer than this. Later it cannot be told from one that was never taken.
 _DOUBT_US = (SETTLED_LATELY_S - 60) * 1_000_000
+
+_DAY_US = 86_400 * 1_000_000
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
 class RedisStore:
@@ -53,21 +59,41 @@ class RedisStore:
         lua_clock: str | None = None,
     ) -> None:
         named = store_url.parse(url)
+        backlog = Memory(observer.settlement_dropped) if backlog is None else backlog
         self.may_forget = named.topology != "server"
         marks_s = SETTLED_LATELY_S if self.may_forget else 0
         self._scripts = Scripts(
-            lease_s=lease_s, retention_s=retention_s, events=events, clock=lua_clock, marks_s=marks_s
+            lease_s=lease_s,
+            retention_s=retention_s,
+            events=events,
+            clock=lua_clock,
+            marks_s=marks_s,
+            ledger_day=self._ledger_day if named.topology == "cluster" else None,
         )
         self._clock = clock
         self._ledger = RedisLedger(url)
         scripts = self._scripts.all
+        self._lane: Lane[Settlement] | Cluster
+        if named.topology == "cluster":
+            self._lane = Cluster(
+                named,
+                scripts,
+                clock,
+                timeout_s=timeout_s,
+                observer=observer,
+                pack=self._doubted,
+                split=of_settlement,
+                tries=write_nothing if events is None else _write_nothing_nor_event,
+                backlog=backlog,
+            )
+            return
         self._lane = Lane(
             Link(Sentinels(named, scripts) if self.may_forget else Server(url, scripts), clock),
             clock,
             timeout_s=timeout_s,
             observer=observer,
             pack=self._doubted if self.may_forget else self._scripts.settle,
-            backlog=Memory(observer.settlement_dropped) if backlog is None else backlog,
+            backlog=backlog,
             recent=Recent(clock) if self.may_forget else None,
         )
 
@@ -96,7 +122,7 @@ class RedisStore:
             StoreUnavailable: at once while the server is known to be away, else after the store's timeout.
         """
         late = partial(self._give_back, reservation)
-        reply = self._lane.ask("reserve", self._scripts.reserve(reservation), late=late)
+        reply = self._lane.ask("reserve", self._scripts.reserve(reservation), reservation.account.tag, late=late)
         try:
             return answer(await reply)
         except asyncio.CancelledError:
@@ -115,8 +141,10 @@ class RedisStore:
             StoreUnavailable: as `reserve`.
         """
         for start in range(0, len(reservations), RENEW_TOGETHER):
-            commands = map(self._scripts.renew, reservations[start : start + RENEW_TOGETHER])
-            await asyncio.gather(*[self._lane.ask("renew", command) for command in commands])
+            together = reservations[start : start + RENEW_TOGETHER]
+            await asyncio.gather(
+                *[self._lane.ask("renew", self._scripts.renew(one), one.account.tag) for one in together]
+            )
 
     def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
         """Yield what was booked, read on a connection of its own. Settlements under way may not be in it yet.
@@ -125,6 +153,10 @@ class RedisStore:
             StoreUnavailable: it cannot be read.
         """
         return self._ledger.postings(tenant, since, until)
+
+    def _ledger_day(self, at_us: int) -> str:
+        """Return the UTC day at a time, or now where that is 0."""
+        return _day((at_us or round(self._clock.now() * 1_000_000)) // _DAY_US)
 
     def _doubted(self, settlement: Settlement) -> bytes:
         """Return the command of a settlement that another server may have taken: it charges while it would be known."""
@@ -143,3 +175,12 @@ class RedisStore:
                 self.settle(reservation.only(given.fits(reservation)).settlement(None))
         elif isinstance(reply, StoreUnavailable) and reply.sent:
             self.settle(reservation.enforced().settlement(None, uncertain=True))
+
+
+def _write_nothing_nor_event(tag: str) -> list[bytes]:
+    return [*write_nothing(tag), write_no_event(tag)]
+
+
+@lru_cache(maxsize=8)  # most calls are of today
+def _day(number: int) -> str:
+    return f"{date.fromordinal(_EPOCH_DAY + number):%Y%m%d}"
