@@ -98,7 +98,7 @@ class Gateway:
             clock=clock,
         )
         self._metrics.watch_settings(self._settings_kept)
-        # No limit in all (aiohttp's is 100): whoever asks bounds itself, and a service that hangs must not hold up probes.
+        # No limit in all (aiohttp's is 100): who asks bounds itself, and a service that hangs must not hold up probes.
         # No cookies: what an identity service or an engine sets for one caller must not come with the next one's.
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
