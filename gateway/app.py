@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from gateway import config
 from gateway.admin import listener as operator
 from gateway.admin.limits import LimitPages
 from gateway.admin.readiness import Readiness
+from gateway.admin.revocations import RevocationPages
 from gateway.admission.admission import Admission
 from gateway.admission.journal.journal import Journal
 from gateway.admission.ledger.memory import MemoryLedger
@@ -41,6 +42,7 @@ from gateway.models import ModelPages
 from gateway.outbox import Outbox
 from gateway.pipeline import Pipeline
 from gateway.relay.upstream import Upstream
+from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
 from gateway.routing.health import Prober
 from gateway.routing.pool import Pool
@@ -83,11 +85,9 @@ class Gateway:
         store = _store(settings.limits, clock, self._metrics)
         self._admission = Admission(settings.limits, store, clock, observer=self._metrics)
         self._ledger = LedgerReader(store.ledger, clock)
-        kept = _settings(settings.limits.store)
+        kept = _settings(settings.limits.store, OVERRIDES)
         self._overrides = Overrides(settings.limits, self._admission.rulebook, clock)
-        self._watcher = Watcher(
-            kept, self._overrides.take, clock, what=OVERRIDES, failed=partial(self._metrics.settings_failed, OVERRIDES)
-        )
+        self._watcher = self._watch(kept, self._overrides.take, OVERRIDES, clock)
         self._limit_pages = LimitPages(
             settings,
             Desk(kept, settings.limits, clock),
@@ -115,6 +115,12 @@ class Gateway:
             asked=self._metrics.identity_asked,
         )
         self._metrics.watch_key_sets(self._authenticator.key_set_ages)
+        revoked = _settings(settings.limits.store, REVOCATIONS)
+        self._revocations = Revocations(self._authenticator.deny, clock)
+        self._revocation_watcher = self._watch(revoked, self._revocations.take, REVOCATIONS, clock)
+        self._revocation_pages = RevocationPages(
+            revoked, self._revocations, watcher=self._revocation_watcher, clock=clock
+        )
         outbox = Outbox(asyncio.get_running_loop())
         self._upstream = Upstream(clock, outbox)
         self._prober = Prober(self._pools.values(), self._session, chance)
@@ -155,8 +161,11 @@ class Gateway:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._session.close)
             stack.callback(self._overrides.close)
-            stack.push_async_callback(self._watcher.close)
-            await self._watcher.start()  # first: no call is held against less, and no probe says ready before
+            stack.callback(self._revocations.close)
+            for watcher in (self._watcher, self._revocation_watcher):
+                stack.push_async_callback(watcher.close)
+            # First: no call is held against less, and no probe says ready before.
+            await asyncio.gather(self._watcher.start(), self._revocation_watcher.start())
             admin_port = await self._listen_for_operators(stack)
             self._authenticator.start()
             stack.push_async_callback(self._authenticator.close)
@@ -177,7 +186,13 @@ class Gateway:
 
     async def _listen_for_operators(self, stack: AsyncExitStack) -> int:
         runner = web.AppRunner(
-            operator.build(self._metrics, self._readiness(), ledger=self._ledger, limits=self._limit_pages),
+            operator.build(
+                self._metrics,
+                self._readiness(),
+                ledger=self._ledger,
+                limits=self._limit_pages,
+                revocations=self._revocation_pages,
+            ),
             access_log=None,
             shutdown_timeout=_LEFTOVERS_S,
         )
@@ -220,8 +235,14 @@ class Gateway:
         return any(replica.up for pool in self._pools.values() for replica in pool.replicas)
 
     def _settings_kept(self) -> list[SettingsState]:
-        overrides = self._overrides
-        return [SettingsState(OVERRIDES, len(overrides.holding), overrides.left_out, self._watcher.age_s)]
+        overrides, revoked = self._overrides, self._revocations
+        return [
+            SettingsState(OVERRIDES, len(overrides.holding), overrides.left_out, self._watcher.age_s),
+            SettingsState(REVOCATIONS, len(revoked.holding), revoked.left_out, self._revocation_watcher.age_s),
+        ]
+
+    def _watch(self, kept: Settings, take: Callable[[Mapping[str, bytes]], None], what: str, clock: Clock) -> Watcher:
+        return Watcher(kept, take, clock, what=what, failed=partial(self._metrics.settings_failed, what))
 
     def _replicas(self) -> list[ReplicaState]:
         return [
@@ -247,8 +268,8 @@ def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
     return InTwoSteps(store) if store_url.parse(limits.store).topology == "cluster" else store
 
 
-def _settings(store: str) -> Settings:
-    return MemorySettings() if store == "memory" else RedisSettings(store, OVERRIDES)
+def _settings(store: str, what: str) -> Settings:
+    return MemorySettings() if store == "memory" else RedisSettings(store, what)
 
 
 def _levels(url: str, store: Store) -> ReadUsed:

@@ -28,6 +28,7 @@ from gateway.errors import InvalidValue
 from gateway.identity import development
 from gateway.identity.keys import KeySetUnusable
 from gateway.limit import limit
+from gateway.revoke import revoke
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
 
@@ -48,6 +49,7 @@ def main() -> None:
 
 
 main.add_command(limit)
+main.add_command(revoke)
 
 
 @main.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import jwt
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -56,6 +57,12 @@ class Door:
     def token(self, *, tenant: str = "acme", key: str = "key-1", plan: str | None = None, ttl_s: float = 600) -> str:
         now = SystemClock().now()
         return development.sign(self.signing, tenant=tenant, key_id=key, plan=plan, ttl_s=ttl_s, now=now)
+
+    def token_of(self, **claims: Any) -> str:
+        """Sign a token with these claims besides what it must have."""
+        known = jwt.decode(self.token(), options={"verify_signature": False})
+        key_id = jwt.get_unverified_header(self.token())["kid"]
+        return jwt.encode(known | claims, self.signing, algorithm="ES256", headers={"kid": key_id})
 
     @property
     def port(self) -> int:

@@ -13,6 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from gateway import errors
 from gateway.admin.limits import LimitPages
 from gateway.admin.readiness import OK, Readiness
+from gateway.admin.revocations import RevocationPages
 from gateway.admin.usage import show_usage
 from gateway.admission.ledger.reader import LedgerReader
 from gateway.telemetry.metrics import Metrics
@@ -20,7 +21,14 @@ from gateway.telemetry.metrics import Metrics
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build(metrics: Metrics, readiness: Readiness, *, ledger: LedgerReader, limits: LimitPages) -> web.Application:
+def build(
+    metrics: Metrics,
+    readiness: Readiness,
+    *,
+    ledger: LedgerReader,
+    limits: LimitPages,
+    revocations: RevocationPages,
+) -> web.Application:
     """Return the operator listener; `web.AppRunner(…, access_log=None)` serves it."""
     app = web.Application(middlewares=[_documented_errors])
     app.router.add_get("/metrics", _scrape(metrics.registry))
@@ -28,6 +36,7 @@ def build(metrics: Metrics, readiness: Readiness, *, ledger: LedgerReader, limit
     app.router.add_get("/readyz", _ready(readiness))
     app.router.add_get("/admin/usage", show_usage(ledger))
     limits.add_to(app.router)
+    revocations.add_to(app.router)
     return app
 
 

@@ -13,6 +13,7 @@ from gateway import config
 from gateway.clock import Clock
 from gateway.identity import development
 from gateway.identity.accepted import Accepted
+from gateway.identity.denied import Denied
 from gateway.identity.exchange import Exchange
 from gateway.identity.grants import Asked, Grants
 from gateway.identity.header import bearer_token
@@ -91,8 +92,16 @@ class Authenticator:
         """Return each issuer's name and how many seconds ago its key set was fetched well."""
         return [(name, signed.key_set.age_s) for name, signed in self._signed.items()]
 
+    def deny(self, denied: Denied) -> None:
+        """Refuse from now on the tokens of those who are `denied`, and of nobody else."""
+        self._remembered.deny(denied)
+
     def recall(self, authorization: bytes | None) -> Principal | None:
-        """Return the principal of a call whose Authorization header, to the byte, was verified before; else None."""
+        """Return the principal of a call whose Authorization header, to the byte, was verified before; else None.
+
+        Raises:
+            TokenRefused: `revoked`.
+        """
         if authorization is None:
             return None
         return self._remembered.get(hashlib.sha256(authorization).digest(), self._clock.now())
@@ -111,8 +120,7 @@ class Authenticator:
             return principal
         accepted = await self._judge(bearer_token(authorization))
         # Nothing suspends between its judgement and here: it is remembered with the very keys that verified it.
-        self._remembered.put(hashlib.sha256(authorization or b"").digest(), accepted)
-        return accepted.principal
+        return self._remembered.put(hashlib.sha256(authorization or b"").digest(), accepted)
 
     async def _judge(self, token: str) -> Accepted:
         """Find who is to verify a token by what it says of itself, and have it verified by that one alone."""

@@ -38,6 +38,7 @@ class ClaimMapping:
             key=_name(key),
             plan=None if plan is None or plan == "" else _name(plan),
             models=None if models is None else _names(models),
+            token_id=_token_id(claims.get("jti")),
         )
 
 
@@ -46,6 +47,11 @@ def _name(value: object) -> str:
     if isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARACTERS and value.isprintable():
         return value
     raise TokenRefused("principal")
+
+
+def _token_id(value: object) -> str | None:
+    """Return the token's id, if it can be named: it decides nothing, so that one which cannot spoils nothing."""
+    return value if isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARACTERS else None
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ Reason = Literal[
     "not_yet_valid",  # `nbf` or `iat` lies in the future
     "required_claim",  # a claim of `require` is absent or has another value
     "inactive",  # its issuer was asked, and does not accept it
+    "revoked",  # good, but an operator revoked it, its key or its tenant
     "principal",  # genuine, but names no usable tenant, key, plan or models
 ]
 

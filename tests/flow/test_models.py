@@ -3,11 +3,8 @@
 from typing import Any
 from urllib.parse import quote
 
-import jwt
 import pytest
 
-from gateway.clock import SystemClock
-from gateway.identity import development
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, SERVER_ERROR, error_of
@@ -37,10 +34,7 @@ async def opened(open_door: OpenDoor, small: ScriptedEngine, large: ScriptedEngi
 
 def permitting(door: Door, models: Any) -> str:
     """Return a token that says which models its bearer may use."""
-    now = int(SystemClock().now())
-    claims = {"iss": development.ISSUER, "iat": now, "exp": now + 60, "tenant": "acme", "key": "k", "models": models}
-    key_id = jwt.get_unverified_header(door.token())["kid"]
-    return jwt.encode(claims, door.signing, algorithm="ES256", headers={"kid": key_id})
+    return door.token_of(models=models)
 
 
 async def listed(door: Door, token: str) -> list[str]:

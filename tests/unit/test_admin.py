@@ -11,6 +11,7 @@ from gateway.admin.asking import _is_loopback
 from gateway.admin.limits import LimitPages
 from gateway.admin.listener import build
 from gateway.admin.readiness import Readiness
+from gateway.admin.revocations import RevocationPages
 from gateway.admission.ledger.reader import LedgerReader
 from gateway.admission.memory import MemoryStore
 from gateway.admission.overrides.desk import Desk
@@ -18,6 +19,7 @@ from gateway.admission.overrides.overrides import Overrides
 from gateway.admission.rules import Rulebook
 from gateway.admission.settings.memory import MemorySettings
 from gateway.admission.settings.watcher import Watcher
+from gateway.revocations.revocations import Revocations
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tenants import TenantLabels
 from tests.limiting import SetClock
@@ -45,7 +47,15 @@ def listener(readiness: Readiness) -> web.Application:
         used=MemoryStore(clock, lease_s=1).used,
         clock=clock,
     )
-    return build(Metrics([], TenantLabels([], max_tenants=1)), readiness, ledger=NO_LEDGER, limits=pages)
+    revocations = Revocations(lambda _denied: None, clock)
+    watcher = Watcher(kept, revocations.take, clock, what="revocations", failed=lambda: None)
+    return build(
+        Metrics([], TenantLabels([], max_tenants=1)),
+        readiness,
+        ledger=NO_LEDGER,
+        limits=pages,
+        revocations=RevocationPages(MemorySettings(), revocations, watcher=watcher, clock=clock),
+    )
 
 
 class Gateway:

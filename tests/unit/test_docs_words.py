@@ -19,6 +19,7 @@ from gateway.identity import claims, endpoint, grant, grants, header, keyset, pe
 from gateway.identity.refused import Reason, reason_of
 from gateway.relay import events, exchange, failure, outcome
 from gateway.relay.endings import Break, error_event
+from gateway.revocations import revocation
 from gateway.routing import health
 from gateway.telemetry import logs, writer
 from gateway.telemetry.access_log import AccessLog
@@ -132,6 +133,10 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
         ("limits", f"within {reservation.RECORD_S // 86_400} days"),
         ("limits", f"{shelf.MAX_ENTRIES:,} overrides are the most"),
         ("limits", f"`for` is from 1s to {members.MAX_FOR_S // 86_400}d"),
+        ("identity", f"{shelf.MAX_ENTRIES:,} revocations are the most"),
+        ("identity", f"`for` is from 1s to {members.MAX_FOR_S // 86_400}d"),
+        ("identity", f"has at most {revocation.MAX_REASON_CHARACTERS} characters"),
+        ("identity", f"it waits {watcher.FIRST_WITHIN_S:g} s at most"),
         ("limits", f"it waits {watcher.FIRST_WITHIN_S:g} s at most"),
         ("operations", f"within {reservation.RECORD_S // 86_400} days"),
         ("limits", f"or alone within {lane.FLUSH_AFTER_S * 1000:g} ms"),

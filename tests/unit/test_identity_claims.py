@@ -105,3 +105,13 @@ def test_any_claims_give_a_safe_principal_or_a_refusal(claims: dict[str, Any], t
     for name in (principal.tenant, principal.key, principal.plan or "-", *(principal.models or ())):
         assert name.isprintable()
         assert 0 < len(name) <= MAX_NAME_CHARACTERS
+
+
+@pytest.mark.parametrize("value", [None, "", 7, True, ["j"], "x" * 257])
+def test_an_id_of_the_token_that_cannot_be_named_is_none(value: object) -> None:
+    assert PASSPORT.principal({"sub": "s", "jti": "j"}).token_id == "j"
+    assert PASSPORT.principal({"sub": "s", "jti": value}).token_id is None
+
+
+def test_two_tokens_of_a_credential_are_one_principal() -> None:
+    assert PASSPORT.principal({"sub": "s", "jti": "a"}) == PASSPORT.principal({"sub": "s", "jti": "b"})

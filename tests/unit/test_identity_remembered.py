@@ -2,12 +2,16 @@
 
 import hashlib
 
+import pytest
+
 from gateway import config
 from gateway.clock import SystemClock
 from gateway.identity.accepted import Accepted
+from gateway.identity.denied import Denied
 from gateway.identity.keys import Keys
 from gateway.identity.keyset import KeySet
 from gateway.identity.principal import Principal
+from gateway.identity.refused import TokenRefused
 from gateway.identity.remembered import Remembered
 from gateway.identity.sources import Document
 from tests.identity_provider import key_set, signing_key
@@ -54,3 +58,23 @@ def test_the_oldest_goes_first_when_memory_is_full() -> None:
     for token in "abcd":
         remembered.put(digest(token), Accepted(ACME, 1e9, keys))
     assert [token for token in "abcd" if remembered.get(digest(token), 0.0)] == ["b", "c", "d"]
+
+
+def test_who_is_denied_is_refused_without_being_verified_again_until_that_ends() -> None:
+    remembered, keys = Remembered(), fresh_key_set()
+    tokens = {"of a key": ACME, "one": Principal("acme", "other", token_id="j")}
+    tokens["good"] = Principal("acme", "other", token_id="another")
+    remembered.put(digest("of a key"), Accepted(ACME, 1e9, keys))
+    denied = Denied(keys=frozenset({("acme", "k")}), tokens=frozenset({("acme", "j")}))
+    remembered.deny(denied)
+    with pytest.raises(TokenRefused):
+        remembered.put(digest("one"), Accepted(tokens["one"], 1e9, None))
+    remembered.put(digest("good"), Accepted(tokens["good"], 1e9, keys))
+    for token in ("of a key", "one"):
+        for _ in range(2):
+            with pytest.raises(TokenRefused) as refused:
+                remembered.get(digest(token), 0.0)
+            assert refused.value.reason == "revoked"
+    assert remembered.get(digest("good"), 0.0) is tokens["good"]
+    remembered.deny(Denied())
+    assert [remembered.get(digest(token), 0.0) for token in tokens] == list(tokens.values())
