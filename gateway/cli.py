@@ -27,6 +27,7 @@ from gateway.engine.server import serve_engine
 from gateway.errors import InvalidValue
 from gateway.identity import development
 from gateway.identity.keys import KeySetUnusable
+from gateway.key import key
 from gateway.limit import limit
 from gateway.revoke import revoke
 from gateway.telemetry import logs
@@ -48,6 +49,7 @@ def main() -> None:
     """The front door of LLM inference pools."""
 
 
+main.add_command(key)
 main.add_command(limit)
 main.add_command(revoke)
 
@@ -69,7 +71,8 @@ def check(path: Path | None) -> None:
     rules = sum(len(plan) for plan in settings.limits.plans.values())
     click.echo(
         f"{file.find(path)}: good. {len(settings.models)} models, {len(settings.pools)} pools with {replicas} "
-        f"replicas, {len(settings.auth.issuers)} issuers, {len(settings.limits.plans)} plans with {rules} rules."
+        f"replicas, {len(settings.auth.issuers)} issuers, {len(settings.auth.all_api_keys)} API keys, "
+        f"{len(settings.limits.plans)} plans with {rules} rules."
     )
     if settings.auth.development_key is not None:
         click.echo(

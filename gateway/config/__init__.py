@@ -1,5 +1,6 @@
 """config.yaml as frozen models: a file for each section, a class for each part. `file` reads it."""
 
+from gateway.config.api_keys import API_KEY_PREFIX, ApiKey
 from gateway.config.auth import (
     DEVELOPMENT_ISSUER,
     Algorithm,
@@ -10,6 +11,7 @@ from gateway.config.auth import (
     Introspection,
     Issuer,
     Remote,
+    TenantPermissions,
 )
 from gateway.config.limits import (
     KINDS,
@@ -32,12 +34,14 @@ from gateway.config.telemetry import Logging
 from gateway.config.timeouts import Timeouts, TimeoutsOverride
 
 __all__ = [
+    "API_KEY_PREFIX",
     "BLOCKED_FIELDS",
     "DEVELOPMENT_ISSUER",
     "KINDS",
     "MAX_WINDOW_S",
     "MIN_WINDOW_S",
     "Algorithm",
+    "ApiKey",
     "Auth",
     "Claims",
     "Config",
@@ -59,6 +63,7 @@ __all__ = [
     "Rule",
     "RuleOverride",
     "TenantEntry",
+    "TenantPermissions",
     "Timeouts",
     "TimeoutsOverride",
     "Weights",

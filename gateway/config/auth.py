@@ -7,6 +7,7 @@ import jmespath
 from pydantic import BeforeValidator, Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
 
 from gateway.config import units
+from gateway.config.api_keys import ApiKey, FileOfApiKeys
 from gateway.config.section import Duration, Name, Section
 
 
@@ -142,6 +143,19 @@ class Issuer(Section):
         return self
 
 
+class KeyPermissions(Section):
+    """What one key of a tenant may use, whatever its token says."""
+
+    models: tuple[Name, ...] | None = None
+
+
+class TenantPermissions(Section):
+    """What a tenant may use, whatever its tokens say, and its keys."""
+
+    models: tuple[Name, ...] | None = None
+    keys: dict[Name, KeyPermissions] = {}
+
+
 # Who signs with the development key.
 DEVELOPMENT_ISSUER = "gateway-development"
 
@@ -151,6 +165,14 @@ class Auth(Section):
 
     issuers: tuple[Issuer, ...] = ()
     development_key: Name | None = None
+    api_keys: tuple[ApiKey, ...] = ()
+    api_keys_file: FileOfApiKeys = None
+    tenants: dict[Name, TenantPermissions] = {}
+
+    @property
+    def all_api_keys(self) -> tuple[ApiKey, ...]:
+        """Those of the config and those of the file."""
+        return self.api_keys + (self.api_keys_file or ())
 
     def in_the_clear(self) -> list[str]:
         """Return the paths of URLs whose answers, or the tokens sent there, anybody on the way can read and change."""
@@ -167,8 +189,8 @@ class Auth(Section):
 
     @model_validator(mode="after")
     def _somebody(self) -> Self:
-        if not self.issuers and self.development_key is None:
-            raise ValueError("needs at least one entry in issuers, or a development_key; nobody could call")
+        if not self.issuers and self.development_key is None and not self.all_api_keys:
+            raise ValueError("needs at least one entry in issuers or api_keys, or a development_key; nobody could call")
         names = [issuer.issuer for issuer in self.issuers]
         if len(set(names)) != len(names):
             raise ValueError("issuers: the same issuer stands here twice")
@@ -188,6 +210,15 @@ class Auth(Section):
                 if judge != entry.issuer:
                     what = f"{name} tokens" if kind == "form" else f"tokens of {name!r}"
                     raise ValueError(f"issuers: {what} would go to {judge!r} and to {entry.issuer!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _each_api_key_is_one(self) -> Self:
+        seen: dict[str, str] = {}
+        for one in self.all_api_keys:
+            whose = f"key {one.key!r} of tenant {one.tenant!r}"
+            if seen.setdefault(one.sha256, whose) is not whose:
+                raise ValueError(f"api_keys: {whose} has the same sha256 as {seen[one.sha256]}")
         return self
 
 

@@ -5,12 +5,12 @@ The only module that reads the environment, and of it only `GATEWAY_CONFIG` and 
 
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
+from gateway.config import yaml_text
 from gateway.config.root import Config
 
 DEFAULT_PATH = Path("config.yaml")
@@ -54,9 +54,9 @@ def parse(text: str, *, source: str = "config", environment: Mapping[str, str] |
         BadConfig: as `load`.
     """
     try:
-        tree = yaml.load(text, Loader=_Loader)  # noqa: S506 a SafeLoader that also refuses duplicate keys
-    except (yaml.YAMLError, RecursionError) as error:
-        raise BadConfig(source, [f"is not YAML: {' '.join(str(error).split())}"]) from error
+        tree = yaml_text.read(text)
+    except yaml_text.NotYaml as error:
+        raise BadConfig(source, [str(error)]) from error
     if not isinstance(tree, dict):
         raise BadConfig(source, ["is empty or not a mapping: expected sections such as auth, models, pools"])
     problems: list[str] = []
@@ -68,20 +68,6 @@ def parse(text: str, *, source: str = "config", environment: Mapping[str, str] |
         return Config.model_validate(tree)
     except ValidationError as error:
         raise BadConfig(source, [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]) from error
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which a key that stands twice is an error: the first of two same-named models would silently vanish."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:  # noqa: FBT001, FBT002 the base class's signature
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable) or key in seen:
-                problem = f"the key {key!r} stands twice" if isinstance(key, Hashable) else "a key must be plain text"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
 
 
 def _resolve(value: object, environment: Mapping[str, str], path: str, problems: list[str]) -> object:

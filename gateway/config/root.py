@@ -36,4 +36,8 @@ class Config(Section):
             for alias in model.aliases:
                 if taken.setdefault(alias, name) != name or alias in self.models:
                     raise ValueError(f"models.{name}.aliases: {alias!r} already means {taken[alias]!r}")
+        for one in self.auth.all_api_keys:
+            if one.plan is not None and one.plan not in self.limits.plans:
+                plans = ", ".join(self.limits.plans)
+                raise ValueError(f"auth.api_keys: key {one.key!r}: there is no plan {one.plan!r}; plans: {plans}")
         return self

@@ -4,6 +4,7 @@ Owns the issuers' key sets and what is remembered; knows nothing of bodies, limi
 """
 
 import hashlib
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from gateway import config
 from gateway.clock import Clock
 from gateway.identity import development
 from gateway.identity.accepted import Accepted
+from gateway.identity.api_keys import ApiKeys
 from gateway.identity.denied import Denied
 from gateway.identity.exchange import Exchange
 from gateway.identity.grants import Asked, Grants
@@ -20,6 +22,7 @@ from gateway.identity.header import bearer_token
 from gateway.identity.introspection import Introspection
 from gateway.identity.keyset import FETCH_TIMEOUT_S, KeySet, Observe
 from gateway.identity.peek import Peeked, peek
+from gateway.identity.permissions import Permissions
 from gateway.identity.principal import Principal
 from gateway.identity.refused import TokenRefused
 from gateway.identity.remembered import Remembered
@@ -54,6 +57,8 @@ class Authenticator:
         self._asked = asked
         self._fetch_timeout_s = fetch_timeout_s
         self._remembered = Remembered()
+        self._permissions = Permissions(auth.tenants)
+        self._api_keys = ApiKeys(auth.all_api_keys)
         self._development_key = None if auth.development_key is None else Path(auth.development_key)
         self._signed: dict[str, Signed] = {}
         self._grants: list[Grants] = []
@@ -85,8 +90,9 @@ class Authenticator:
 
     @property
     def ready(self) -> bool:
-        """Whether the keys of at least one issuer have been had, or one needs none; until then every call is 503."""
-        return not self._signed or any(signed.key_set.keys is not None for signed in self._signed.values())
+        """Whether the keys of some issuer have been had, or somebody needs none; until then every call is 503."""
+        needs_none = self._api_keys or not self._signed
+        return bool(needs_none) or any(signed.key_set.keys is not None for signed in self._signed.values())
 
     def key_set_ages(self) -> list[tuple[str, float]]:
         """Return each issuer's name and how many seconds ago its key set was fetched well."""
@@ -120,10 +126,13 @@ class Authenticator:
             return principal
         accepted = await self._judge(bearer_token(authorization))
         # Nothing suspends between its judgement and here: it is remembered with the very keys that verified it.
+        accepted = replace(accepted, principal=self._permissions.narrowed(accepted.principal))
         return self._remembered.put(hashlib.sha256(authorization or b"").digest(), accepted)
 
     async def _judge(self, token: str) -> Accepted:
         """Find who is to verify a token by what it says of itself, and have it verified by that one alone."""
+        if self._api_keys.claims(token):
+            return self._api_keys.accept(token, now=self._clock.now())
         peeked = peek(token)
         if not isinstance(peeked, Peeked):
             if (grants := self._granted_by_form.get(peeked)) is not None:

@@ -6,6 +6,7 @@ from gateway.errors import InvalidToken, Unauthorized
 
 Reason = Literal[
     "header",  # not exactly one `Authorization: Bearer <token>`
+    "api_key",  # it begins as an API key does, and is none that we know
     "malformed",  # not a token of a form that is accepted here, or one with impossible claims
     "algorithm",  # not one that the issuer's entry allows
     "issuer",  # nobody we trust

@@ -28,7 +28,8 @@ def keys() -> Iterator[tuple[str, FieldInfo]]:
         prefix, model = waiting.pop()
         for name, field in model.model_fields.items():
             yield prefix + name, field
-            waiting += [(f"{prefix}{name}{below}.", inner) for below, inner in sections_in(field.annotation)]
+            if name != "api_keys_file":  # written as a path
+                waiting += [(f"{prefix}{name}{below}.", inner) for below, inner in sections_in(field.annotation)]
 
 
 def sections_in(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:

@@ -32,7 +32,7 @@ def test_without_the_secret_the_problem_names_the_variable_and_its_place() -> No
 
 
 def test_every_key_of_every_section_is_written_in_the_example() -> None:
-    written = set(re.findall(r"(?<![^\s{])([a-z_]+):(?=\s)", TEXT))
+    written = set(re.findall(r"(?<![^\s{])([a-z0-9_]+):(?=\s)", TEXT))
     missing = [f"{model.__name__}.{key}" for model in _sections() for key in model.model_fields if key not in written]
 
     assert missing == []
