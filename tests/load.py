@@ -68,16 +68,16 @@ class Gateway:
 
     @asynccontextmanager
     async def under_load(self, tenants: list[str]) -> AsyncIterator[None]:
-        """Keep ten calls going for each tenant."""
+        """Keep some calls going for each tenant: a few hundred a second in all."""
         stop = asyncio.Event()
 
         async def keep_calling(tenant: str) -> None:
             while not stop.is_set():
                 await self.call(tenant, lasts_s=0.01)
-                await asyncio.sleep(0.001)  # a refusal takes no time
+                await asyncio.sleep(0.01)  # a refusal takes no time
 
         async with asyncio.TaskGroup() as calling:
-            for tenant in tenants * 10:
+            for tenant in tenants * (12 // len(tenants)):
                 calling.create_task(keep_calling(tenant))
             yield
             stop.set()
@@ -117,7 +117,7 @@ async def gateway_before(
     *,
     rules: tuple[config.Rule, ...] = RULES,
     journal: Path | None = None,
-    timeout_s: float = 0.1,
+    timeout_s: float = 0.2,
     events: config.Events | None = None,
 ) -> AsyncIterator[Gateway]:
     observer = Remembering()

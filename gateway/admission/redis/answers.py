@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
+from gateway.admission.redis.patience import TURNS
+
 # How long they may take, and how long the others may once one has answered.
 ANSWER_WITHIN_S = 0.5
 _OTHERS_WITHIN_S = 0.1
@@ -27,6 +29,10 @@ async def answers(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
                 timeout=_OTHERS_WITHIN_S if found else ANSWER_WITHIN_S,
                 return_when=asyncio.FIRST_COMPLETED,
             )
+            for _ in range(0 if done else TURNS):
+                await asyncio.sleep(0)  # after a stall of our own loop what has come is yet to be looked at
+                done |= {one for one in waiting if one.done()}
+            waiting -= done
             if not done:
                 break
             failures += [error for one in done if (error := one.exception()) is not None]

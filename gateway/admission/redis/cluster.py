@@ -174,12 +174,12 @@ class Cluster:
             try:
                 self._apply(*await ask_map(self._url, self._nodes))
                 self._told = False
+                self._open()
             except (OSError, ServerFailed) as failure:
                 self._observer.store_failed("connect")
                 if not self._told:
                     log.warning("no node of the limit store's cluster says who has which keys: %s", failure)
                 self._told = True
-            self._open()
             while self._backlog and self.whole and await self._deliver():
                 pass
             with suppress(TimeoutError):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from gateway.clock import Clock
 
 # After a timer uvloop first looks at its sockets when one turn is over, and the next finds the reply; one is to spare.
-_TURNS = 3
+TURNS = 3
 
 
 class Patience:
@@ -43,7 +43,7 @@ class Patience:
             self._timer.cancel()
         self._timer, self._timer_due = asyncio.get_running_loop().call_later(seconds, self._look), self._due
 
-    def _look(self, turns: int = _TURNS) -> None:
+    def _look(self, turns: int = TURNS) -> None:
         self._timer = None
         left_s = self._due - self._clock.monotonic()
         if left_s == math.inf:
