@@ -126,7 +126,11 @@ class Grants:
         held = self._held.get(digest)
         if held is None or now >= held.bound or not self._still_signed(held):
             return None
-        return held if now < held.until or digest in self._questions else None
+        return held if now < held.until or self._asking(digest) is not None else None
+
+    def _asking(self, digest: bytes) -> asyncio.Task[Grant] | None:
+        question = self._questions.get(digest)
+        return None if question is None or question.done() else question
 
     def _still_signed(self, held: Grant) -> bool:
         return held.key is None or self._key_set is None or self._key_set.holds(held.key)
@@ -144,7 +148,7 @@ class Grants:
         del self._refused[digest]
 
     def _ask(self, digest: bytes, token: str, *, renewal: bool) -> asyncio.Task[Grant]:
-        question = self._questions.get(digest)
+        question = self._asking(digest)
         if question is None:
             question = asyncio.create_task(self._question(digest, token, renewal=renewal))
             self._questions[digest] = question
@@ -152,7 +156,8 @@ class Grants:
         return question
 
     def _forget(self, digest: bytes, question: asyncio.Task[Grant]) -> None:
-        del self._questions[digest]
+        if self._questions.get(digest) is question:
+            del self._questions[digest]
         if not question.cancelled():
             question.exception()  # nobody may wait for a renewal's
 
