@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import lt
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,12 +13,14 @@ import pytest
 
 from gateway import config
 from gateway.admission.digest import digest
+from gateway.admission.ledger.account import Account
 from gateway.admission.redis.cluster import Cluster
 from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.redis.slots import slot_of
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.redis.two_steps import InTwoSteps
+from gateway.admission.reservation import Reservation
 from gateway.admission.settings.settings import Change
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
@@ -316,3 +319,30 @@ async def test_a_tenant_whose_master_is_away_holds_up_no_other(store_cluster: St
         await gateway.settled()
         assert (await gateway.booked())[0] == gateway.used
     await asyncio.to_thread(store_cluster.wait_until_whole)
+
+
+async def test_leases_are_renewed_where_masters_answer_though_another_is_away(own_store_cluster: StoreCluster) -> None:
+    owners = {
+        own_store_cluster.owner_of(f"{{{digest(tenant)}}}"): Account(tenant, "k", "m", digest(tenant))
+        for tenant in TENANTS
+    }
+    calls = [
+        reservation(account.tag, (limit("lease", 5, key=f"gw:{{{account.tag}}}:slots"), 1), account=account)
+        for _, account in sorted(owners.items())
+    ]
+
+    def until_s(call: Reservation, node: StoreServer) -> float:
+        with node.client() as client:
+            return float(str(client.zscore(call.limits[0].key, call.call_id)))
+
+    async with connected(own_store_cluster.url, timeout_s=0.2) as store:
+        for call in calls:
+            assert (await store.reserve(call)).admitted
+        own_store_cluster.masters[0].freeze()
+        for _ in range(2):  # found to be away, and known to be
+            before = [until_s(*pair) for pair in zip(calls[1:], own_store_cluster.masters[1:], strict=True)]
+            with pytest.raises(StoreUnavailable):
+                await store.renew(calls)
+            after = [until_s(*pair) for pair in zip(calls[1:], own_store_cluster.masters[1:], strict=True)]
+            assert all(map(lt, before, after))
+        own_store_cluster.masters[0].thaw()

@@ -140,11 +140,14 @@ class RedisStore:
         Raises:
             StoreUnavailable: as `reserve`.
         """
+        failure: BaseException | None = None
         for start in range(0, len(reservations), RENEW_TOGETHER):
-            together = reservations[start : start + RENEW_TOGETHER]
-            await asyncio.gather(
-                *[self._lane.ask("renew", self._scripts.renew(one), one.account.tag) for one in together]
-            )
+            together = map(self._renew, reservations[start : start + RENEW_TOGETHER])
+            # Of a cluster one master may be away: the leases that the others have are renewed all the same.
+            for outcome in await asyncio.gather(*together, return_exceptions=True):
+                failure = outcome or failure
+        if failure is not None:
+            raise failure
 
     def ledger(self, tenant: str | None, since: date, until: date) -> AsyncIterator[Posting]:
         """Yield what was booked, read on a connection of its own. Settlements under way may not be in it yet.
@@ -153,6 +156,9 @@ class RedisStore:
             StoreUnavailable: it cannot be read.
         """
         return self._ledger.postings(tenant, since, until)
+
+    async def _renew(self, reservation: Reservation) -> None:
+        await self._lane.ask("renew", self._scripts.renew(reservation), reservation.account.tag)
 
     def _ledger_day(self, at_us: int) -> str:
         """Return the UTC day at a time, or now where that is 0."""
