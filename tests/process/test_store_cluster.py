@@ -1,10 +1,11 @@
 """A Redis Cluster: every call finds its master, through failovers and resharding, and is booked once."""
 
 import asyncio
+import gc
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from operator import lt
 from pathlib import Path
 from typing import Any, Literal
@@ -346,3 +347,25 @@ async def test_leases_are_renewed_where_masters_answer_though_another_is_away(ow
             after = [until_s(*pair) for pair in zip(calls[1:], own_store_cluster.masters[1:], strict=True)]
             assert all(map(lt, before, after))
         own_store_cluster.masters[0].thaw()
+
+
+async def test_overrides_are_read_through_failovers_without_a_word_in_the_log(
+    own_store_cluster: StoreCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = RedisSettings(own_store_cluster.url, "overrides")
+    await settings.change([Change("a", b"1")])
+    version = await settings.version()
+    number = own_store_cluster.owner_of("{overrides}")
+    for _ in range(2):
+        own_store_cluster.masters[number].freeze()
+        taking_over = asyncio.create_task(asyncio.to_thread(own_store_cluster.wait_until_taken_over, number))
+        while not taking_over.done():
+            with suppress(StoreUnavailable):
+                assert await settings.version() == version
+        await taking_over
+        own_store_cluster.replicas[number].thaw()
+        await asyncio.to_thread(own_store_cluster.wait_until_whole)
+        assert await settings.version() == version
+    await settings.close()
+    gc.collect()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -6,11 +6,13 @@ from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.exceptions import RedisClusterException, RedisError
 
+from gateway.admission.redis.cluster_map import ask_map
 from gateway.admission.redis.connection import ServerFailed
 from gateway.admission.redis.sentinels import Sentinels
-from gateway.config.store_url import StoreUrl
+from gateway.config.store_url import Address, StoreUrl
 
 Client = Redis | RedisCluster
 
@@ -36,6 +38,29 @@ async def client(url: StoreUrl, *, within_s: float, retries: int = 1) -> Client:
         nodes = [ClusterNode(host, port) for host, port in url.places]
         return RedisCluster.from_url(url.server(url.places[0]), startup_nodes=nodes, **options)
     return Redis.from_url(await _serving(url), **options)
+
+
+async def client_of(key: str, url: StoreUrl, *, within_s: float) -> Redis:
+    """Return a client of the server that serves `key` now: of a cluster its master, and no other. It tries once.
+
+    It is what stays connected: redis-py's own client of a cluster leaves connections open, and errors in the log, when
+    masters change under it.
+
+    Raises:
+        OSError: neither sentinels nor nodes answer.
+        ServerFailed: nobody knows the master.
+    """
+    place = url.server(await _master_of(key, url)) if url.topology == "cluster" else await _serving(url)
+    return Redis.from_url(place, socket_timeout=within_s, socket_connect_timeout=within_s, retry=Retry(NoBackoff(), 0))
+
+
+async def _master_of(key: str, url: StoreUrl) -> Address:
+    found, _ = await ask_map(url, url.places)
+    slot = key_slot(key.encode())
+    for start, end, master in found:
+        if start <= slot < end:
+            return master
+    raise ServerFailed(f"no master has the slot of {key}")
 
 
 async def _serving(url: StoreUrl) -> str:

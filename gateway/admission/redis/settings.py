@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from typing import TypeVar
 
+from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from gateway.admission.redis.client import FAILURES, Client, client
+from gateway.admission.redis.client import FAILURES, client_of
 from gateway.admission.settings.settings import NEVER, Change, Kept
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
@@ -34,7 +35,7 @@ class RedisSettings:
     def __init__(self, url: str, name: str) -> None:
         self._url = store_url.parse(url)
         self._key = f"gw:{{{name}}}:settings"
-        self._client: Client | None = None
+        self._client: Redis | None = None
         self._turn = asyncio.Lock()  # whoever comes while one finds the server takes what that one found
         self._script = resources.files("gateway.admission.redis").joinpath("settings.lua").read_text(encoding="utf-8")
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
@@ -91,14 +92,14 @@ class RedisSettings:
             words += change.name, change.value or b"", change.before or b""
         await self._ask(lambda server: self._run(server, words))
 
-    async def _run(self, server: Client, words: Sequence[bytes | str | int]) -> None:
+    async def _run(self, server: Redis, words: Sequence[bytes | str | int]) -> None:
         try:
             await server.evalsha(self._sha, 1, self._key, *words)
         except NoScriptError:
             await server.script_load(self._script)
             await server.evalsha(self._sha, 1, self._key, *words)
 
-    async def _ask(self, question: Callable[[Client], Awaitable[_Reply]]) -> _Reply:
+    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
         """Return the server's reply, on the connection that there is or, after a failure, on a new one."""
         sent = 0
         while True:
@@ -110,8 +111,8 @@ class RedisSettings:
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
 
-    async def _connected(self) -> Client:
+    async def _connected(self) -> Redis:
         async with self._turn:
             if self._client is None:
-                self._client = await client(self._url, within_s=_WITHIN_S, retries=0)
+                self._client = await client_of(self._key, self._url, within_s=_WITHIN_S)
             return self._client
