@@ -8,6 +8,7 @@ from pydantic import SecretStr
 
 from gateway.errors import IdentityUnavailable
 from gateway.identity import grants
+from gateway.identity.denied import Denied
 from gateway.identity.principal import Principal
 from tests.authenticating import Stage, exchanging, until
 from tests.identity_provider import SetClock
@@ -40,6 +41,20 @@ async def test_a_bearer_is_swapped_once_and_names_who_its_passport_names(service
         }
     ]
     assert gw.questions == ["ok"]
+
+
+async def test_whose_key_is_revoked_is_refused_without_asking_again_and_let_in_when_that_is_undone(
+    service: IdentityService,
+) -> None:
+    bearer, other = service.issue("sa-7", orgs=("org-9",)), service.issue("sa-8", orgs=("org-9",))
+    async with exchanging(service) as gw:
+        assert [await gw.outcome(token) for token in (bearer, other)] == ["sa-7", "sa-8"]
+        gw.authenticator.deny(Denied(keys=frozenset({("org-9", "sa-7")})))
+        assert [await gw.outcome(token) for token in (bearer, bearer, other)] == ["revoked", "revoked", "sa-8"]
+        assert await gw.outcome(service.issue("sa-7", orgs=("org-9",))) == "revoked"
+        assert gw.questions == ["ok"] * 3
+        gw.authenticator.deny(Denied())
+        assert gw.call_at_once(bearer) == Principal("org-9", "sa-7")
 
 
 async def test_the_exchange_asks_for_what_is_configured(service: IdentityService) -> None:

@@ -106,7 +106,7 @@ async def test_what_is_revoked_by_command_or_api_is_refused_by_both_soon_and_aft
         assert (await pair.statuses("worse"))[1] == 401  # at once, where it was said
         await pair.both(401, "worse")
 
-        await pair.command("--undo", "--tenant", "acme", "--key", "worse")
+        await pair.api(0, "DELETE", tenant="acme", key="worse")
         await pair.both(200, "worse")
         before = len(seen)
         await pair.api(0, "PUT", tenant="acme", key="worse", **{"for": "2s"})
@@ -121,7 +121,7 @@ async def test_what_is_revoked_by_command_or_api_is_refused_by_both_soon_and_aft
     await pair.gateways[0].stop()
     pair.gateways[0] = await pair.processes.serve(pair.configs[0])
     assert await pair.statuses("bad") == [401, 401]
-    assert [row["key"] for row in await pair.command("--list") if row["in_force"]] == ["bad"]
+    assert [row["key"] for row in (await pair.api(0, "GET"))["data"] if row["in_force"]] == ["bad"]
 
 
 async def test_what_is_revoked_stays_so_while_the_store_is_away_and_is_given_back_to_one_that_lost_it(
@@ -210,3 +210,8 @@ def test_the_table_says_what_is_revoked(revoke: Callable[..., Result], store_ser
     assert header.split() == ["tenant", "key", "jti", "reason", "set_at", "until", "state"]
     assert len(lines) == 2
     assert "not\\npaid" in lines[0]
+    ended = revoke(store_server.url, "--undo", "--tenant", "acme", "--format", "json")
+    assert (ended.exit_code, ended.stdout) == (0, "")
+    assert [
+        json.loads(line)["jti"] for line in revoke(store_server.url, "--list", "--format", "json").stdout.splitlines()
+    ] == ["7c1e"]
