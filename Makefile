@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SDKS := tests/conformance/sdks
+# What pytest ends with where PYTEST_ARGS leave no test of a kind.
+NO_TESTS := 5
 
 .PHONY: help install run test check format bench chaos clean
 
@@ -15,7 +17,8 @@ run: install  ## the gateway before two simulated engines; prints a curl to past
 	@$(BIN)/gateway demo
 
 test: install .venv-llamacpp/installed .venv-helm/installed .venv-sdks/installed  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
+	$(BIN)/pytest -m alone $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 
 check: install  ## format, lint, types, import order
 	$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ EVENT = chunked(chat("x" * 1000))
 # What a stream may have under way: the kernel's socket buffers on both sides, one read, and asyncio's 64 KiB mark.
 BOUND_BYTES = 8 * 2**20
 # What was seen of it: 0.9 MB. If the kernel took all that it likes for a client with a small window, 3.8 MB.
-KERNELS_BYTES = 2 * 2**20
+KERNELS_BYTES = 3 * 2**20
 
 
 async def small_window(door: Door) -> socket.socket:

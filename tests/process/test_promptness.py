@@ -8,12 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.clock import SystemClock
 from tests.doors import CHAT
 from tests.engines import Connection, Received, ScriptedEngine
 from tests.nginx import nginx_before
 from tests.processes import Processes
 from tests.transcripts import DONE, LAST_CHUNK, chat, chunked, head
+
+pytestmark = pytest.mark.alone
 
 STREAM: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 STREAMS, EVENTS, PACE_S = 100, 10, 0.2

@@ -43,7 +43,7 @@ def lasting_store() -> Iterator[StoreServer]:
 @asynccontextmanager
 async def connected(url: str, directory: Path, observer: Remembering) -> AsyncIterator[tuple[RedisStore, Journal]]:
     journal = Journal(directory, CLOCK, dropped=observer.settlement_dropped)
-    store = RedisStore(url, CLOCK, timeout_s=0.3, lease_s=30, retention_s=86_400, observer=observer, backlog=journal)
+    store = RedisStore(url, CLOCK, timeout_s=1, lease_s=30, retention_s=86_400, observer=observer, backlog=journal)
     store.start()
     try:
         yield store, journal
