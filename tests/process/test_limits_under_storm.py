@@ -74,6 +74,7 @@ async def test_of_hundreds_that_hang_up_while_they_are_reserved_nobody_else_noti
         assert (await door.post(CHAT, ASK)).headers["x-ratelimit-remaining-requests"] == str(1000 - reached - 1)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("policy", ["allow", "deny"])
 @pytest.mark.parametrize("state", STATES)
 async def test_a_store_that_is_away_costs_a_steady_load_its_timeout_once(
