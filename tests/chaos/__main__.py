@@ -29,20 +29,26 @@ def main(*, topology: str | None, seconds: float, seed: int | None) -> None:
 def _held(name: str, seconds: float, seed: int) -> bool:
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
     click.echo(f"{name}: {seconds:g} s, seed {seed}")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        verdict = runner.run(run(name, directory, seconds=seconds, seed=seed, say=lambda text: click.echo(f"  {text}")))
-    click.echo(report(verdict.evidence))
-    return _told(name, directory, verdict)
+    verdict: Verdict | None = None
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            running = run(name, directory, seconds=seconds, seed=seed, say=lambda text: click.echo(f"  {text}"))
+            verdict = runner.run(running)
+        click.echo(report(verdict.evidence))
+        return _told(name, verdict)
+    finally:
+        if verdict is not None and not verdict.violations:
+            shutil.rmtree(directory)
+        else:
+            click.echo(f"{name}: logs, accounts, configs and journals are in {directory}", err=True)
 
 
-def _told(name: str, directory: Path, verdict: Verdict) -> bool:
+def _told(name: str, verdict: Verdict) -> bool:
     if not verdict.violations:
-        shutil.rmtree(directory)
         click.echo(f"{name}: every invariant held")
         return True
     for violation in verdict.violations:
         click.echo(f"{name}: VIOLATED: {violation.invariant}\n    {violation.evidence}", err=True)
-    click.echo(f"{name}: logs, accounts, configs and journals are in {directory}", err=True)
     return False
 
 

@@ -15,6 +15,9 @@ from tests.chaos.gateways import Line
 LEFT_WITHIN_US = 1_000_000
 DIED_WITHIN_US = 100_000
 
+# Settlements wait for company, and for the store or the disk of the journal.
+_SETTLED_WITHIN_US = 200_000
+
 # Ways in which the unsure calls of one account may be booked.
 _MOST_SUMS = 1_000_000
 
@@ -56,8 +59,8 @@ def _wrongly_charged(evidence: Evidence, line: Line) -> str | None:
     told = f"{line.inference_id} {outcome} {prompt}+{completion} by {source} (broken_by {fields['broken_by']})"
     if seen is not None and source == "estimated" and not seen.call.inputs[0] <= prompt <= seen.call.inputs[1]:
         return f"{told}: the estimated prompt is {seen.call.inputs}"
-    if seen is not None and outcome == "client_gone" and not fields["stream"]:  # by the replica's pace
-        return None if source == "estimated" and completion <= seen.call.output else told
+    if outcome == "client_gone" and not fields["stream"]:  # by the replica's pace, whether or not it had begun
+        return None if source == "estimated" and (seen is None or completion <= seen.call.output) else told
     if attempt is None:
         return None if completion == 0 and source == "estimated" else f"{told}: no engine knows it"
     told += f"; the engine: {attempt.prompt}+{attempt.generated}, {'ended' if attempt.ended else 'cut'}"
@@ -99,21 +102,32 @@ def _of_lines(evidence: Evidence) -> Mapping[Account, Figures]:
     """Return what the lines of each account amount to."""
     sums: dict[Account, Figures] = defaultdict(lambda: _NOTHING.least)
     for line in evidence.lines.values():
-        fields = line.fields
-        if fields["prompt_tokens"] is not None:
-            used: Figures = (fields["prompt_tokens"], fields["completion_tokens"])
-            booking: Figures = (1, *used, sum(used) if fields["usage_source"] == "estimated" else 0)
-        elif fields["status"] == 400 and fields["attempts"]:
-            booking = _CALL_ALONE.least
-        else:
-            continue
-        sums[line.account] = _add(sums[line.account], booking)
+        booking = _of_line(line)
+        if booking != _NOTHING.least and line.inference_id not in evidence.leftovers and not _was_last(line):
+            sums[line.account] = _add(sums[line.account], booking)
     return sums
+
+
+def _of_line(line: Line) -> Figures:
+    fields = line.fields
+    if fields["prompt_tokens"] is not None:
+        used: Figures = (fields["prompt_tokens"], fields["completion_tokens"])
+        return (1, *used, sum(used) if fields["usage_source"] == "estimated" else 0)
+    return _CALL_ALONE.least if fields["status"] == 400 and fields["attempts"] else _NOTHING.least
+
+
+def _was_last(line: Line) -> bool:
+    """Whether its gateway was killed so soon that its settlement may have been on its way still."""
+    return line.ended_us > line.life.killed_us - _SETTLED_WITHIN_US
 
 
 def _unsure(evidence: Evidence) -> Mapping[Account, dict[str, list[Booking]]]:
     """Return the calls of each account that may be in the ledger, and as what."""
     found: dict[Account, dict[str, list[Booking]]] = defaultdict(dict)
+    for line in evidence.lines.values():
+        booking = _of_line(line)
+        if booking != _NOTHING.least and _was_last(line) and line.inference_id not in evidence.leftovers:
+            found[line.account][line.inference_id] = [_NOTHING, Booking(booking, booking)]
     for line in evidence.lines.values():  # deadlines that passed: before the call was admitted, or after
         if (
             line.fields["error_code"] == "upstream_timeout"
@@ -170,7 +184,7 @@ def _refusals(evidence: Evidence) -> Iterator[str]:
     unlogged = Counter((one.call.tenant, one.call.key, one.call.model) for one in evidence.unlogged)
     for account in sorted({*told, *evidence.ledger}):
         booked = evidence.ledger.get(account, Counter())["refused"]
-        slack = alone[account] + unlogged[account] + evidence.failovers
+        slack = alone[account] + unlogged[account]
         if abs(booked - told[account]) > slack:
             yield f"{account}: {booked} booked, {told[account]} told, {slack} of them unsure"
 

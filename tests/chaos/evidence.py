@@ -1,15 +1,19 @@
 """Everything that is known when a run is over, from which it is judged; and what a violation is."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from gateway.admission.rules import EVERYBODY
 from tests.chaos.client import Seen
 from tests.chaos.engines import Attempt
 from tests.chaos.faults import Fault
 from tests.chaos.gateways import Life, Line
 from tests.chaos.topologies import StoreKey
+
+# A master that was replaced may still be asked for so long.
+_FOUND_WITHIN_S = 2.0
 
 # Whose calls: tenant, key, model.
 Account = tuple[str, str, str]
@@ -36,6 +40,7 @@ class Evidence:
     gauges: dict[str, float]
     journals: dict[str, int]
     one_month: bool
+    two_steps: bool = False  # whether what is everybody's is taken in a step of its own, as on a cluster
     by_id: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     by_seed: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     by_call_id: dict[str, Seen] = field(default_factory=dict)
@@ -49,9 +54,18 @@ class Evidence:
         self.lines = {line.inference_id: line for life in self.lives for line in life.lines}
 
     @property
+    def events(self) -> list[Mapping[str, str]]:
+        """All bookings, each by itself."""
+        return [entry for key in self.keys for entry in key.entries]
+
+    @property
     def failovers(self) -> int:
         """How often the store may have lost what it acknowledged last: reservations of calls under way among it."""
-        return sum(fault.name.startswith("master") for fault in self.faults)
+        return len(self._failovers)
+
+    @property
+    def _failovers(self) -> list[Fault]:
+        return [fault for fault in self.faults if fault.name.startswith("master")]
 
     def charged_attempt(self, line: Line) -> Attempt | None:
         """Return what the engine says of the attempt that a call's usage is of: the last at its last replica."""
@@ -73,8 +87,11 @@ class Evidence:
         return self.by_call_id.get(line.inference_id)
 
     def touches_away(self, line: Line) -> bool:
-        """Whether a call's gateway left its store alone at any time of it, as far as is known."""
+        """Whether a call's gateway may have been without its store during it, or have asked one that forgets."""
         life = line.life
+        for fault in self._failovers:
+            if fault.began_s * 1e6 <= line.ended_us and line.began_us <= (fault.ended_s + _FOUND_WITHIN_S) * 1e6:
+                return True
         if life.ending == "killed" and line.ended_us > life.messages_until_us:
             return True
         return any(since <= line.ended_us and line.began_us <= until for since, until in life.away)
@@ -88,12 +105,19 @@ class Evidence:
     @cached_property
     def leftovers(self) -> dict[str, str]:
         """Return the calls that the store knows as reserved still, and the tags of their tenants."""
-        found = {}
+        return {call_id: tag for call_id, tag in self._reserved if tag != EVERYBODY}
+
+    @cached_property
+    def left_of_everybodys(self) -> set[str]:
+        """Return the calls that are reserved still of what is everybody's, where that is a step of its own."""
+        return {call_id for call_id, tag in self._reserved if tag == EVERYBODY}
+
+    @property
+    def _reserved(self) -> Iterator[tuple[str, str]]:
         for key in self.keys:
             place, record, call_id = key.name.rpartition(":call:")
             if record and key.value.isdecimal():
-                found[call_id] = place.removeprefix("gw:{").removesuffix("}")
-        return found
+                yield call_id, place.removeprefix("gw:{").removesuffix("}")
 
 
 def shown(items: Iterable[object], most: int = 6) -> str:

@@ -7,8 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from gateway.clock import SystemClock
 from tests.processes import Processes, Running
 
+_CLOCK = SystemClock()
 _WRITTEN_WITHIN_US = 100_000
 _AWAY = "the limit store does not answer"
 _BACK = "the limit store answers again"
@@ -41,6 +43,8 @@ class Life:
     running: Running
     ending: Literal["runs", "killed", "stopped"] = "runs"
     exit_code: int | None = None
+    killed_us: int = 2**63
+    lingers: bool = False  # told to stop, it did not
     lines: list[Line] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
     garbled: list[str] = field(default_factory=list)
@@ -73,14 +77,16 @@ class Life:
     def _find_away(self) -> list[tuple[int, int]]:
         last_us = max([line.ended_us for line in self.lines], default=0)
         found: list[tuple[int, int]] = []
-        since: int | None = None
+        since_us, away = 0, 0  # of a cluster several masters may be
         for message in self.messages:
-            if message["message"].startswith(_AWAY) and since is None:
-                since = _us(message["time"])
-            elif message["message"].startswith(_BACK) and since is not None:
-                found.append((since, _us(message["time"])))
-                since = None
-        return found if since is None else [*found, (since, max(since, last_us))]
+            at_us = _us(message["time"])
+            if message["message"].startswith(_AWAY):
+                since_us, away = since_us if away else at_us, away + 1
+            elif message["message"].startswith(_BACK) and away:
+                away -= 1
+                if not away:
+                    found.append((since_us, at_us))
+        return [*found, (since_us, max(since_us, last_us))] if away else found
 
 
 class GatewaySlot:
@@ -103,6 +109,7 @@ class GatewaySlot:
     async def kill(self) -> None:
         life = self.life
         life.ending = "killed"
+        life.killed_us = round(_CLOCK.now() * 1_000_000)
         life.running.send(signal.SIGKILL)
         life.exit_code = await life.running.ended()
 
@@ -110,7 +117,12 @@ class GatewaySlot:
         life = self.life
         life.ending = "stopped"
         life.running.send(signal.SIGTERM)
-        life.exit_code = await life.running.ended()
+        try:
+            life.exit_code = await life.running.ended()
+        except TimeoutError:
+            life.lingers = True
+            life.running.send(signal.SIGKILL)
+            life.exit_code = await life.running.ended()
 
 
 def _us(text: str) -> int:

@@ -59,6 +59,7 @@ def limits(store: str, journal: str, *, lease_s: float) -> dict[str, Any]:
         "lease": f"{lease_s}s",
         "plans": {tenant: list(_rules(tenant)) for tenant in TENANTS},
         "tenants": {tenant: {"plan": tenant} for tenant in TENANTS},
+        "events": {"stream": "tenant"},
         "default_plan": "rich",
     }
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from tests.chaos.evidence import Evidence, Violation, violated
 
+_EXIT_CODES = {"killed": -9, "stopped": 0}
+
 
 def judge(evidence: Evidence) -> Iterator[Violation]:
     """Yield what should not be there."""
@@ -19,12 +21,13 @@ def judge(evidence: Evidence) -> Iterator[Violation]:
     )
     yield from violated("journals are empty", [f"{name}: {size} bytes" for name, size in evidence.journals.items()])
     lives = evidence.lives
+    yield from violated("a gateway that is told to stop does", [life.name for life in lives if life.lingers])
     yield from violated(
         "no gateway ends by itself",
         [
             f"{life.name}: {life.exit_code}"
             for life in lives
-            if life.exit_code != {"killed": -9, "stopped": 0}.get(life.ending)
+            if not life.lingers and life.exit_code != _EXIT_CODES.get(life.ending)
         ],
     )
     yield from violated(

@@ -14,7 +14,7 @@ import aiohttp
 
 from gateway.clock import SystemClock
 from gateway.config import file
-from tests.chaos import answers, books, quotas, remains, spending
+from tests.chaos import answers, books, events, quotas, remains, spending
 from tests.chaos.calls import planned
 from tests.chaos.client import Client, Seen
 from tests.chaos.engines import EngineSlot
@@ -143,11 +143,13 @@ class _Run:
             keys=keys,
             gauges=gauges,
             journals={path.name: path.stat().st_size for path in self._journal.iterdir()},
+            two_steps=self._store.two_steps,
             one_month=_day(self._began).month == _day(SystemClock().now()).month,
         )
         settings = file.load(self._directory / "config-0.yaml").limits
         violations = [
             *books.judge(evidence),
+            *events.judge(evidence),
             *quotas.judge(evidence, settings),
             *spending.judge(evidence, lease_s=self._lease_s),
             *answers.judge(evidence),

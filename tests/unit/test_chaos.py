@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import answers, books, remains, spending
+from tests.chaos import answers, books, events, remains, spending
 from tests.chaos.calls import Planned, planned
 from tests.chaos.client import Seen
 from tests.chaos.engines import Attempt
@@ -53,6 +53,7 @@ class Story:
             "stream": True,
             "prompt_tokens": 9,
             "completion_tokens": tokens,
+            "cached_tokens": 0,
             "usage_source": "engine",
             "replica": REPLICA,
             "attempts": 1,
@@ -64,6 +65,18 @@ class Story:
         self.lines = [self.line]
         account = self.call.tenant, self.call.key, self.call.model
         self.ledger = {account: Counter({"calls": 1, "prompt_tokens": 9, "completion_tokens": tokens})}
+        self.event = {
+            "call": "id-1",
+            "event": "settled",
+            "tenant": self.call.tenant,
+            "key": self.call.key,
+            "model": self.call.model,
+            "prompt_tokens": "9",
+            "completion_tokens": str(tokens),
+            "cached_tokens": "0",
+            "source": "engine",
+        }
+        self.events = [self.event]
         self.keys: list[StoreKey] = []
         self.life = Life(0, 0, Running(None, directory / "log-0", "", ""), "stopped", 0)  # type: ignore[arg-type] # gone
 
@@ -76,7 +89,7 @@ class Story:
             attempts=self.attempts,
             faults=[],
             ledger=self.ledger,
-            keys=self.keys,
+            keys=[*self.keys, StoreKey("gw:{x}:events", "stream", 1000, entries=tuple(self.events))],
             gauges={},
             journals={},
             one_month=True,
@@ -84,7 +97,7 @@ class Story:
 
     def violations(self) -> list[str]:
         evidence = self.evidence()
-        judges = (books.judge, answers.judge, remains.judge)
+        judges = (books.judge, events.judge, answers.judge, remains.judge)
         return [one.invariant for judge in judges for one in judge(evidence)]
 
 
@@ -97,9 +110,18 @@ def test_a_run_in_which_all_is_right_has_no_violations(story: Story) -> None:
     assert story.violations() == []
 
 
+def booked(story: Story, **more: int) -> None:
+    """Book so much more, in the ledger and in its event."""
+    (figures,) = story.ledger.values()
+    for name, add in more.items():
+        figures[name] += add
+        if name in story.event:
+            story.event[name] = str(int(story.event[name]) + add)
+
+
 def charged_too_little(story: Story) -> None:
     story.line["completion_tokens"] -= 1
-    next(iter(story.ledger.values()))["completion_tokens"] -= 1
+    booked(story, completion_tokens=-1)
 
 
 def booked_too_much(story: Story) -> None:
@@ -110,14 +132,23 @@ def booked_twice(story: Story) -> None:
     next(iter(story.ledger.values()))["calls"] += 1
 
 
+def told_twice(story: Story) -> None:
+    story.events.append(story.event)
+
+
+def told_otherwise(story: Story) -> None:
+    story.event["completion_tokens"] = "0"
+
+
 def without_a_trace(story: Story) -> None:
     story.lines.clear()
     story.ledger.clear()
+    story.events.clear()
 
 
 def left_and_charged_nothing(story: Story) -> None:
+    booked(story, completion_tokens=-story.line["completion_tokens"])
     story.line.update(outcome="client_gone", completion_tokens=0)
-    next(iter(story.ledger.values()))["completion_tokens"] = 0
     story.attempts[0].ended = False
     story.attempts[0].cut_us = BEGAN_US + 5_000_000
     story.seen[0].ending = "left"
@@ -163,38 +194,48 @@ def a_traceback(story: Story) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "invariant"),
+    ("change", "invariants"),
     [
-        (charged_too_little, "a call is charged what its engine generated"),
-        (left_and_charged_nothing, "a call is charged what its engine generated"),
-        (booked_too_much, "the ledger is the sum of its calls"),
-        (booked_twice, "the ledger is the sum of its calls"),
-        (without_a_trace, "what is generated leaves a trace"),
-        (half_and_said_to_be_whole, "what looks whole is whole"),
-        (other_words, "what came is what the engine said"),
-        (a_defect, "every error is a documented one"),
-        (no_end, "no stream ends well without saying that it is whole"),
-        (cut_off, "only a gateway that is killed cuts its clients off"),
-        (a_lease, "no lease is leaked"),
-        (a_key_for_ever, "every key has an expiry"),
-        (a_crash, "no gateway ends by itself"),
-        (a_traceback, "no error and no traceback is logged"),
+        (charged_too_little, ["a call is charged what its engine generated"]),
+        (left_and_charged_nothing, ["a call is charged what its engine generated"]),
+        (booked_too_much, ["the ledger is the sum of its calls", "events add up to the ledger"]),
+        (booked_twice, ["the ledger is the sum of its calls", "events add up to the ledger"]),
+        (told_twice, ["a call has one event", "events add up to the ledger"]),
+        (told_otherwise, ["events add up to the ledger", "an event says what its call's line says"]),
+        (without_a_trace, ["what is generated leaves a trace"]),
+        (half_and_said_to_be_whole, ["what looks whole is whole"]),
+        (other_words, ["what came is what the engine said"]),
+        (a_defect, ["every error is a documented one"]),
+        (no_end, ["no stream ends well without saying that it is whole"]),
+        (cut_off, ["only a gateway that is killed cuts its clients off"]),
+        (a_lease, ["no lease is leaked"]),
+        (a_key_for_ever, ["every key has an expiry"]),
+        (a_crash, ["no gateway ends by itself"]),
+        (a_traceback, ["no error and no traceback is logged"]),
     ],
 )
-def test_one_thing_that_is_wrong_is_found(story: Story, change: Callable[[Story], None], invariant: str) -> None:
+def test_one_thing_that_is_wrong_is_found(story: Story, change: Callable[[Story], None], invariants: list[str]) -> None:
     change(story)
-    assert story.violations() == [invariant]
+    assert story.violations() == invariants
 
 
 def test_a_call_of_a_killed_gateway_is_in_the_ledger_whole_or_not_at_all(story: Story) -> None:
     story.life.ending, story.life.exit_code = "killed", -9
     story.lines.clear()
     assert story.violations() == []
-    (figures,) = story.ledger.values()
-    figures["completion_tokens"] -= 1
-    assert story.violations() == ["the ledger is the sum of its calls"]
+    booked(story, completion_tokens=-1)
+    assert story.violations() == [
+        "the ledger is the sum of its calls",
+        "an event of a killed gateway says what its engine generated",
+    ]
     story.ledger.clear()
+    story.events.clear()
     assert story.violations() == []
+
+
+def test_a_gateway_that_does_not_stop_is_found(story: Story) -> None:
+    story.life.lingers = True
+    assert story.violations() == ["a gateway that is told to stop does"]
 
 
 def test_more_calls_than_a_limit_admits_are_found(story: Story) -> None:
