@@ -1,10 +1,7 @@
 """The books against the engines' own accounts: call by call, and then the ledger to the token."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from operator import add, le, sub
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator
 
 from tests.chaos.client import Seen
 from tests.chaos.engines import Attempt
@@ -18,24 +15,8 @@ DIED_WITHIN_US = 100_000
 # Settlements wait for company, and for the store or the disk of the journal.
 _SETTLED_WITHIN_US = 200_000
 
-# Ways in which the unsure calls of one account may be booked.
-_MOST_SUMS = 1_000_000
-
-_FIGURES = ("calls", "prompt_tokens", "completion_tokens", "estimated_tokens")
-
-
-Figures = tuple[int, ...]
-
-
-class Booking(NamedTuple):
-    """What may stand in the ledger of one call: at least, and at most, of each figure."""
-
-    least: Figures
-    most: Figures
-
-
-_NOTHING = Booking((0, 0, 0, 0), (0, 0, 0, 0))
-_CALL_ALONE = Booking((1, 0, 0, 0), (1, 0, 0, 0))
+# What a master took so long before it was lost, its replica may not have.
+_COPIED_WITHIN_US = 1_000_000
 
 
 def judge(evidence: Evidence) -> Iterator[Violation]:
@@ -46,7 +27,8 @@ def judge(evidence: Evidence) -> Iterator[Violation]:
         [found for line in lines if (found := _wrongly_charged(evidence, line)) is not None],
     )
     yield from violated("what is generated leaves a trace", _untraced(evidence))
-    yield from violated("the ledger is the sum of its calls", _ledger(evidence))
+    yield from violated("every call is in the ledger", _unbooked(evidence))
+    yield from violated("nothing but calls is in the ledger", _strangers(evidence))
     yield from violated("refusals are in the ledger", _refusals(evidence))
 
 
@@ -88,93 +70,50 @@ def _untraced(evidence: Evidence) -> Iterator[str]:
             yield f"{attempt.request_id}: {attempt.generated} tokens"
 
 
-def _ledger(evidence: Evidence) -> Iterator[str]:
-    booked = _of_lines(evidence)
-    unsure = _unsure(evidence)
-    for account in sorted({*booked, *evidence.ledger, *unsure}):
-        told = tuple(evidence.ledger.get(account, Counter())[name] for name in _FIGURES)
-        missing = tuple(map(sub, told, booked.get(account, _NOTHING.least)))
-        if min(missing) < 0 or not _explained(missing, unsure.get(account, {}).values()):
-            yield f"{account}: the ledger has {told}, {missing} more than its lines; unsure are {unsure.get(account)}"
-
-
-def _of_lines(evidence: Evidence) -> Mapping[Account, Figures]:
-    """Return what the lines of each account amount to."""
-    sums: dict[Account, Figures] = defaultdict(lambda: _NOTHING.least)
+def _unbooked(evidence: Evidence) -> Iterator[str]:
+    """Yield calls that should be in the ledger: each has an event, and those add up to it."""
+    known = {event["call"] for event in evidence.events if event["event"] == "settled"} | evidence.leftovers.keys()
     for line in evidence.lines.values():
-        booking = _of_line(line)
-        if booking != _NOTHING.least and line.inference_id not in evidence.leftovers and not _was_last(line):
-            sums[line.account] = _add(sums[line.account], booking)
-    return sums
+        if _booked(line) and line.inference_id not in known and not _may_be_lost(evidence, line):
+            yield f"{line.inference_id} of {line.account} at {line.life.name}"
 
 
-def _of_line(line: Line) -> Figures:
-    fields = line.fields
-    if fields["prompt_tokens"] is not None:
-        used: Figures = (fields["prompt_tokens"], fields["completion_tokens"])
-        return (1, *used, sum(used) if fields["usage_source"] == "estimated" else 0)
-    return _CALL_ALONE.least if fields["status"] == 400 and fields["attempts"] else _NOTHING.least
-
-
-def _was_last(line: Line) -> bool:
-    """Whether its gateway was killed so soon that its settlement may have been on its way still."""
-    return line.ended_us > line.life.killed_us - _SETTLED_WITHIN_US
-
-
-def _unsure(evidence: Evidence) -> Mapping[Account, dict[str, list[Booking]]]:
-    """Return the calls of each account that may be in the ledger, and as what."""
-    found: dict[Account, dict[str, list[Booking]]] = defaultdict(dict)
-    for line in evidence.lines.values():
-        booking = _of_line(line)
-        if booking != _NOTHING.least and _was_last(line) and line.inference_id not in evidence.leftovers:
-            found[line.account][line.inference_id] = [_NOTHING, Booking(booking, booking)]
-    for line in evidence.lines.values():  # deadlines that passed: before the call was admitted, or after
-        if (
-            line.fields["error_code"] == "upstream_timeout"
-            and line.fields["outcome"] == "refused"
-            and line.fields["model"]
-        ):
-            found[line.account][line.inference_id] = [_NOTHING, _CALL_ALONE]
-    leftovers = evidence.leftovers
-    for seen in evidence.unlogged:
-        call_id = evidence.id_of(seen)
-        if call_id in leftovers or not seen.call.reserves:
+def _strangers(evidence: Evidence) -> Iterator[str]:
+    """Yield what is in the ledger of calls that no engine took, and of none that there was."""
+    nameless = Counter(_account(one) for one in evidence.unlogged if evidence.id_of(one) is None)
+    unlogged = {evidence.id_of(one) for one in evidence.unlogged}
+    for event in evidence.events:
+        line = evidence.lines.get(event["call"])
+        if event["event"] != "settled" or event["call"] in unlogged or (line is not None and _may_be_booked(line)):
             continue
-        account = seen.call.tenant, seen.call.key, seen.call.model
-        found[account][call_id or f"call {seen.call.number}"] = [_NOTHING, *_bookings(evidence, seen)]
-    return found
+        account = event["tenant"], event["key"], event["model"]
+        if line is None and nameless[account]:
+            nameless[account] -= 1
+        else:
+            yield f"{dict(event)}"
 
 
-def _bookings(evidence: Evidence, seen: Seen) -> Iterator[Booking]:
-    least, most = seen.call.inputs
-    if seen.call.wrong == "engine" or seen.call.deadline_ms is not None:
-        yield _CALL_ALONE
-    if (seen.call.leaves_s is not None or not evidence.by_seed[seen.call.number]) and seen.call.wrong is None:
-        output = 0 if seen.call.stream else seen.call.output
-        yield Booking((1, least, 0, least), (1, most, output, most + output))
-    for attempt in evidence.by_seed[seen.call.number]:
-        if attempt.ended:
-            exact = 1, attempt.prompt, attempt.generated, 0
-            yield Booking(exact, exact)
-            if seen.call.stream:
-                generated = attempt.generated
-                yield Booking((1, least, generated, least + generated), (1, most, generated, most + generated))
-        if seen.call.stream and (seen.call.hurried or not attempt.ended):
-            used = max(attempt.prompt, most), attempt.generated
-            yield Booking((1, 1, 0, 0), (1, *used, sum(used)))
+def _booked(line: Line) -> bool:
+    fields = line.fields
+    return fields["prompt_tokens"] is not None or (fields["status"] == 400 and bool(fields["attempts"]))
 
 
-def _explained(missing: Figures, unsure: Iterable[Sequence[Booking]]) -> bool:
-    """Whether a choice of what each unsure call may be amounts to what is missing."""
-    sums = {_NOTHING}
-    for choices in unsure:
-        sums = {
-            Booking(least, _add(so_far.most, booking.most))
-            for so_far, booking in product(sums, choices)
-            if all(map(le, least := _add(so_far.least, booking.least), missing))
-        }
-        assert len(sums) <= _MOST_SUMS, "fewer calls for each key, or fewer gateways killed"
-    return any(all(map(le, missing, one.most)) for one in sums)
+def _may_be_booked(line: Line) -> bool:
+    """Whether an engine took it; where a deadline passed, that was before it was admitted or after."""
+    return _booked(line) or (line.fields["error_code"] == "upstream_timeout" and line.fields["outcome"] == "refused")
+
+
+def _may_be_lost(evidence: Evidence, line: Line) -> bool:
+    """Whether its gateway was killed so soon that its settlement may have been on its way, or have to be sent again."""
+    killed_us = line.life.killed_us
+    return line.ended_us > killed_us - _SETTLED_WITHIN_US or any(
+        since_us - _COPIED_WITHIN_US < line.ended_us and killed_us < until_us
+        for since_us, until_us in evidence.forgetful
+    )
+
+
+def _account(seen: Seen) -> Account:
+    return seen.call.tenant, seen.call.key, seen.call.model
 
 
 def _refusals(evidence: Evidence) -> Iterator[str]:
@@ -187,7 +126,3 @@ def _refusals(evidence: Evidence) -> Iterator[str]:
         slack = alone[account] + unlogged[account]
         if abs(booked - told[account]) > slack:
             yield f"{account}: {booked} booked, {told[account]} told, {slack} of them unsure"
-
-
-def _add(one: Figures, other: Figures) -> Figures:
-    return tuple(map(add, one, other))
