@@ -94,7 +94,7 @@ def refill(used: int, at_us: int, now_us: int, limit: int, window_us: int) -> tu
 
 
 def period(kind: Kind, now_us: int) -> tuple[int, int]:
-    """Return the number of the UTC day or month at `now_us`, and when it ends."""
+    """Return the number of the UTC day or month at `now_us`, as `windows.lua` numbers them, and when it ends."""
     day = now_us // _DAY_US
     return (day, (day + 1) * _DAY_US) if kind == "day" else _month(day)
 
@@ -108,8 +108,8 @@ def same_period(kind: Kind, one_us: int, other_us: int) -> bool:
 @lru_cache(maxsize=8)  # calls are of today: 0.1 us instead of 2.5
 def _month(day: int) -> tuple[int, int]:
     today = _EPOCH + timedelta(days=day)
-    number = today.year * 12 + today.month - 1
-    end = datetime((number + 1) // 12, (number + 1) % 12 + 1, 1, tzinfo=UTC)
+    number = today.year * 12 + today.month
+    end = datetime(number // 12, number % 12 + 1, 1, tzinfo=UTC)
     return number, (end - _EPOCH).days * _DAY_US
 
 

@@ -10,6 +10,7 @@ from redis.crc import key_slot
 from gateway import config
 from gateway.admission.admission import Admission
 from gateway.admission.limit import Limit
+from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.store import RedisStore
 from gateway.admission.reservation import Reservation
 from gateway.admission.rules import Rulebook
@@ -52,6 +53,15 @@ async def store(store_server: StoreServer) -> AsyncIterator[RedisStore]:  # noqa
 async def levels(store: RedisStore, *limits: Limit) -> list[int]:
     probe = reservation("probe", *[(one, 2**60) for one in limits], (limit("day", 0), 1))
     return [used for used, _ in (await store.reserve(probe)).levels][:-1]
+
+
+async def test_operators_are_told_of_each_kind_what_calls_are_told(
+    store: RedisStore,
+    store_server: StoreServer,  # noqa: F811
+) -> None:
+    counted = [limit("bucket", 10, window_s=366 * 86_400), limit("day", 10), limit("month", 10), limit("lease", 3)]
+    await store.reserve(reservation("call", *zip(counted, (2, 3, 4, 1), strict=True)))
+    assert await RedisLevels(store_server.url).used(counted) == await levels(store, *counted) == [2, 3, 4, 1]
 
 
 async def test_no_key_lives_for_ever(store: RedisStore, store_server: StoreServer) -> None:  # noqa: F811
