@@ -63,6 +63,7 @@ def parse(text: str) -> StoreUrl:
         raise ValueError("expected memory, or a URL such as redis://, redis+sentinel:// or redis+cluster://host:port")
     topology: Topology = form["topology"] or "server"  # type: ignore[assignment] # one of the pattern's words
     if topology == "server":
+        _check_one(form["places"])
         return StoreUrl(topology, text, form["scheme"], "", (), "", 0, (), ("", ""))
     options = parse_qsl(form["query"] or "", keep_blank_values=True)
     named = dict(options)
@@ -84,10 +85,20 @@ def parse(text: str) -> StoreUrl:
     )
 
 
+def _check_one(place: str) -> None:
+    """See that there is one host at most; redis-py would take several for the name of one, and look for that."""
+    if "," in place:
+        raise ValueError("expected one host; of several, redis+sentinel:// or redis+cluster:// says what they are")
+    if place:
+        _place(f"localhost{place}" if place.startswith(":") else place, _PORTS["server"])
+
+
 def _place(text: str, port: int) -> Address:
     place = _PLACE.fullmatch(text)
     if place is None or not 0 < int(place["port"] or port) <= _MAX_PORT:
-        raise ValueError("expected host:port,host:port after the scheme, or after the @ that ends user and password")
+        raise ValueError(
+            "expected host:port after the scheme, or after the @ that ends user and password; commas between several"
+        )
     return place["literal"] or place["host"], int(place["port"] or port)
 
 
@@ -96,6 +107,10 @@ def _of_sentinels(path: str) -> tuple[str, int]:
     database = rest[0] if rest else ""
     if not master or len(rest) > 1 or not (database or "0").isdecimal():
         raise ValueError("expected redis+sentinel://host:port,host:port/MASTER or …/MASTER/database")
+    if not rest and master.isdecimal():
+        raise ValueError(
+            f"/{master} is a database: expected …/MASTER/{master}, or …/{master}/0 if the master is called so"
+        )
     return unquote(master), int(database or 0)
 
 

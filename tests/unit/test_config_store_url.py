@@ -54,10 +54,14 @@ def test_a_cluster(text: str) -> None:
             "redis+sentinel://:s3cret@a/m/0/1",
             "expected redis+sentinel://host:port,host:port/MASTER or …/MASTER/database",
         ),
-        ("redis+sentinel://:s3cret@a,,b/m", "expected host:port,host:port after the scheme"),
-        ("redis+sentinel://:s3cret@/m", "expected host:port,host:port after the scheme"),
-        ("redis+sentinel://:s3cret@a:70000/m", "expected host:port,host:port after the scheme"),
-        ("redis+sentinel://:s3cret@a:x/m", "expected host:port,host:port after the scheme"),
+        ("redis+sentinel://:s3cret@a:1,b:2/0", "/0 is a database: expected …/MASTER/0"),
+        ("redis://:s3cret@a:1,b:2/0", "expected one host; of several, redis+sentinel:// or redis+cluster://"),
+        ("redis://:s3cret@a:70000/0", "expected host:port after the scheme"),
+        ("redis://:s3cret@a:b", "expected host:port after the scheme"),
+        ("redis+sentinel://:s3cret@a,,b/m", "expected host:port after the scheme"),
+        ("redis+sentinel://:s3cret@/m", "expected host:port after the scheme"),
+        ("redis+sentinel://:s3cret@a:70000/m", "expected host:port after the scheme"),
+        ("redis+sentinel://:s3cret@a:x/m", "expected host:port after the scheme"),
         ("redis+sentinel://a/m?sentinel_username=s3cret", "sentinel_username: only with sentinel_password"),
         ("redis+cluster://:s3cret@a/1", "expected redis+cluster://host:port,host:port and no path"),
         ("redis+cluster://a?sentinel_password=s3cret", "sentinel_password: only with redis+sentinel://"),
@@ -69,6 +73,13 @@ def test_what_is_none_says_what_was_expected_and_no_password(text: str, expected
     (problem,) = [line for line in bad.value.problems if line.startswith("limits.store")]
     assert expected in problem
     assert "s3cret" not in problem
+
+
+@pytest.mark.parametrize(
+    "text", ["redis://", "redis:///3", "redis://:pw@:6380/1", "rediss://u@[::1]:1?db=2", "redis://a_b"]
+)
+def test_one_server_is_whatever_redis_py_reads(text: str) -> None:
+    assert store_url.parse(text).topology == "server"
 
 
 def test_a_clusters_events_are_with_their_tenants() -> None:
