@@ -1,10 +1,20 @@
 """`auth`: whose tokens are accepted, and where in them stands who calls."""
 
+import re
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 import jmespath
-from pydantic import BeforeValidator, Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    StrictStr,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from gateway.config import units
 from gateway.config.api_keys import ApiKey, FileOfApiKeys
@@ -40,10 +50,19 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 Form = Literal["encrypted", "opaque"]
 
 
+_URL = re.compile(r"https?://[^\s/@?#]+(/[^\s#]*)?")
+
+
+def _endpoint(url: str) -> str:
+    if _URL.fullmatch(url) is None:
+        raise ValueError("expected an http(s) URL without user, password and fragment")
+    return url
+
+
 class Remote(Section):
     """An issuer's own word on a token: where it is asked for, as whom, for which tokens, and for how long one waits."""
 
-    url: Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s#]*)?$", max_length=2000)]
+    url: Annotated[StrictStr, StringConstraints(max_length=2000), AfterValidator(_endpoint)]
     client_id: Name | None = None
     client_secret: SecretStr | None = None
     client_auth: Literal["basic", "post"] = "basic"

@@ -120,7 +120,11 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
             [ASKED | {"audience": ["x"], "exchange": {"url": "https://a/token", "resource": "https://gw"}}],
             "auth.issuers[0]: audience: must name what exchange.audience or exchange.resource asks for",
         ),
-        ("auth.issuers", [ASKED | {"exchange": {"url": "https://user:pw@a/token"}}], "auth.issuers[0].exchange.url: "),
+        (
+            "auth.issuers",
+            [ASKED | {"exchange": {"url": "https://user:pw@a/token"}}],
+            "auth.issuers[0].exchange.url: expected an http(s) URL without user",
+        ),
         ("auth.issuers", [{"issuer": "uni", "exchange": {"url": "https://a/t"}}], "auth.issuers[0]: jwks: needed"),
         ("server", None, "server: expected a section with keys below it"),
         ("limits.tenants", {123: {}}, "limits.tenants[123]: expected text as a key; quote it"),
