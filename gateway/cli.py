@@ -22,6 +22,7 @@ from gateway.app import CannotListen, Gateway
 from gateway.clock import SystemClock
 from gateway.command import BAD_CONFIG, FAILED, Duration, config_option, fail, load
 from gateway.config import Config, file
+from gateway.config.unmatched import unmatched
 from gateway.demo import run_demo
 from gateway.engine.server import serve_engine
 from gateway.errors import InvalidValue
@@ -80,6 +81,8 @@ def check(path: Path | None) -> None:
         )
     for where in settings.auth.in_the_clear():
         click.echo(f"Warning: {where} is plain http: who is on the way can read tokens or replace keys.", err=True)
+    for where in unmatched(settings):
+        click.echo(f"Warning: {where} matches no model; names are those under models, not aliases.", err=True)
 
 
 @main.command()

@@ -36,6 +36,13 @@ def test_check_says_what_a_good_config_amounts_to(config: Path) -> None:
     assert result.stderr.startswith("Warning: auth.development_key ")
 
 
+def test_check_warns_of_models_that_are_not_there(config: Path) -> None:
+    tree = yaml.safe_load(config.read_text())
+    tree["auth"]["tenants"] = {"acme": {"models": ["gone"]}}
+    config.write_text(yaml.safe_dump(tree))
+    assert "Warning: auth.tenants.acme.models[0], 'gone', matches no model; " in run("check", "--config", config).stderr
+
+
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "several problems": (
         {"server": {"listen": "nowhere", "colour": "red"}, "requests": {"body_timeout": 5}},

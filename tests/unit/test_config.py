@@ -8,6 +8,7 @@ import yaml
 
 from gateway.config import file, units
 from gateway.config.file import BadConfig
+from gateway.config.unmatched import unmatched
 
 GOOD: dict[str, Any] = {
     "auth": {"issuers": [{"issuer": "https://id.example.com"}]},
@@ -264,4 +265,31 @@ def test_plain_http_to_another_machine_is_noticed() -> None:
         "auth.issuers[1].issuer",
         "auth.issuers[2].exchange.url",
         "auth.issuers[3].introspection.url",
+    ]
+
+
+def test_models_that_are_named_but_not_there_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "keys.yaml").write_text(
+        yaml.safe_dump([{"key": "k", "tenant": "t", "sha256": "a" * 64, "models": ["no"]}])
+    )
+    tree = GOOD | {
+        "auth": {
+            "api_keys": [{"key": "k", "tenant": "t", "sha256": "b" * 64, "models": ["acme/*", "other/*"]}],
+            "api_keys_file": str(tmp_path / "keys.yaml"),
+            "tenants": {
+                "t": {"models": [], "keys": {"k": {"models": ["acme/tiny", "small"]}}},
+                "u": {"models": ["no"]},
+            },
+        },
+        "models": {"acme/tiny": {"pool": "p", "aliases": ["small"]}},
+        "limits": {
+            "plans": {"a": [{"name": "r", "concurrent": 1}, {"name": "s", "concurrent": 1, "models": ["Acme/*"]}]}
+        },
+    }
+    assert list(unmatched(file.parse(yaml.safe_dump(tree)))) == [
+        "auth.api_keys[0].models[1], 'other/*',",
+        "auth.api_keys_file[0].models[0], 'no',",
+        "auth.tenants.t.keys.k.models[1], 'small',",
+        "auth.tenants.u.models[0], 'no',",
+        "limits.plans.a[1].models[0], 'Acme/*',",
     ]
