@@ -61,11 +61,16 @@ class Evidence:
     @property
     def failovers(self) -> int:
         """How often the store may have lost what it acknowledged last: reservations of calls under way among it."""
-        return len(self._failovers)
+        return len(self.forgetful)
 
-    @property
-    def _failovers(self) -> list[Fault]:
-        return [fault for fault in self.faults if fault.name.startswith("master")]
+    @cached_property
+    def forgetful(self) -> list[tuple[int, int]]:
+        """When a master was harmed, until everybody had found the next (microseconds since the epoch)."""
+        return [
+            (round(fault.began_s * 1e6), round((fault.ended_s + _FOUND_WITHIN_S) * 1e6))
+            for fault in self.faults
+            if fault.name.startswith("master")
+        ]
 
     def charged_attempt(self, line: Line) -> Attempt | None:
         """Return what the engine says of the attempt that a call's usage is of: the last at its last replica."""
@@ -89,9 +94,8 @@ class Evidence:
     def touches_away(self, line: Line) -> bool:
         """Whether a call's gateway may have been without its store during it, or have asked one that forgets."""
         life = line.life
-        for fault in self._failovers:
-            if fault.began_s * 1e6 <= line.ended_us and line.began_us <= (fault.ended_s + _FOUND_WITHIN_S) * 1e6:
-                return True
+        if any(since_us <= line.ended_us and line.began_us <= until_us for since_us, until_us in self.forgetful):
+            return True
         if life.ending == "killed" and line.ended_us > life.messages_until_us:
             return True
         return any(since <= line.ended_us and line.began_us <= until for since, until in life.away)

@@ -24,8 +24,9 @@ _CALM_S = {"engines": (0.2, 1.2), "store": (0.8, 2.5), "gateways": (0.6, 2.0)}
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that was done. Times are seconds since the epoch."""
+    """Something that was done to engines, gateways or the store. Times are seconds since the epoch."""
 
+    track: str
     name: str
     began_s: float
     ended_s: float
@@ -67,7 +68,7 @@ class Faults:
                 return
             began_s = self._clock.now()
             what = await strike(chance)
-            self.happened.append(Fault(what, began_s, self._clock.now()))
+            self.happened.append(Fault(name, what, began_s, self._clock.now()))
 
     async def _engine(self, chance: Random) -> str:
         slot = chance.choice(self._engines)

@@ -120,6 +120,9 @@ class Sentinel:
         await asyncio.to_thread(self._sentinels.wait_until_taken_over, killed)
         await asyncio.sleep(for_s)
         await asyncio.to_thread(killed.start)
+        # Sentinels would see to that too, but in ten seconds.
+        master = await asyncio.to_thread(lambda: self._sentinels.master)
+        await asyncio.to_thread(ask, killed, "REPLICAOF", "127.0.0.1", master.port)
         await asyncio.to_thread(wait_until, self._whole)
 
     async def _freeze(self, for_s: float) -> None:
