@@ -18,5 +18,5 @@ SEED = 20
 async def test_under_faults_of_every_kind_the_books_are_right_and_nothing_leaks(topology: str, tmp_path: Path) -> None:
     verdict = await run(topology, tmp_path, seconds=SECONDS, seed=SEED, say=lambda _: None)
     assert not verdict.violations
-    assert {fault.name.partition(" ")[0] for fault in verdict.evidence.faults} == {"engine", "gateway", "store"}
+    assert {fault.track for fault in verdict.evidence.faults} == {"engines", "gateways", "store"}
     assert len(verdict.evidence.seen) > 100
