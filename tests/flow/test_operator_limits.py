@@ -178,4 +178,4 @@ async def test_an_override_ends_by_itself(operator: Operator) -> None:
     await operator.door.until(lambda s: s.total("gateway_settings_entries", state="in_force") == 0)
     assert await statuses(operator.door, 1) == [200]
     (row,) = await operator.shown("GET", "")
-    assert (row["in_force"], row["reason"]) == (False, "Its time is over.")
+    assert (row["in_force"], row["fault"]) == (False, "Its time is over.")

@@ -138,8 +138,8 @@ async def test_what_ends_ends_in_both_nonsense_stops_neither_and_writers_at_once
     assert [await pair.entries(n, "left_out") for n in (0, 1)] == [2, 2]
     await pair.both(1, within_s=3 + EFFECTIVE_WITHIN_S)
     assert [await pair.entries(n, "in_force") for n in (0, 1)] == [21, 21]
-    reasons = [row.get("reason") for row in await pair.command("show") if row.get("tenant") != "other"]
-    assert reasons == ["Its time is over.", "Its name is not one of an override.", "set_at is not there."]
+    faults = [row.get("fault") for row in await pair.command("show") if row.get("tenant") != "other"]
+    assert faults == ["Its time is over.", "Its name is not one of an override.", "set_at is not there."]
 
 
 async def test_the_last_known_holds_while_the_store_is_away_and_is_given_back_to_one_that_lost_it(

@@ -36,7 +36,7 @@ def rows(entries: Iterable[Entry], which: Which, *, now_s: float) -> Iterator[di
             row = {name: value for name, value in whose.items() if value is not None} | override.members | times
         row["in_force"] = entry.holds(now_s)
         if not row["in_force"]:
-            row["reason"] = entry.fault or "Its time is over."
+            row["fault"] = entry.fault or "Its time is over."
         yield row
 
 
@@ -45,7 +45,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     changes = [
         f"{name} {_word(row[name])}" for name in ("plan", "requests", "tokens", "concurrent", "shadow") if name in row
     ]
-    state = "in force" if row["in_force"] else f"not in force: {row['reason']}"
+    state = "in force" if row["in_force"] else f"not in force: {row['fault']}"
     if "name" in row:
         return row["name"], "", "", "", "", "", state
     whose = row["tenant"], row.get("key") or "(all)", row.get("rule") or "(plan)"
