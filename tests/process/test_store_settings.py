@@ -16,6 +16,7 @@ from gateway.admission.store import Store, StoreUnavailable
 from gateway.clock import SystemClock
 from tests.limiting import LEASE_S, RETENTION_S, Remembering, limit, reservation
 from tests.store_kinds import KINDS
+from tests.store_proxy import proxy_before
 from tests.store_sentinel import StoreSentinels, shared_store_sentinels, store_sentinels  # noqa: F401 fixtures
 from tests.store_server import StoreServer, free_port
 
@@ -109,6 +110,17 @@ async def test_a_store_that_is_not_there_and_a_key_that_is_not_ours_say_why(stor
             with pytest.raises(StoreUnavailable) as raised:
                 await asked
             assert why in str(raised.value.__cause__)
+        await settings.close()
+
+
+async def test_whose_connection_is_lost_does_not_take_the_next_one_from_others(store_server: StoreServer) -> None:
+    async with proxy_before(store_server.port) as proxy:
+        settings = RedisSettings(proxy.url, "colours")
+        await settings.change([Change("a", b"1")])
+        proxy.delay_s = 0.05
+        for _ in range(3):
+            proxy.lose("hang up")
+            assert await asyncio.gather(*[settings.read() for _ in range(4)]) == [await settings.read()] * 4
         await settings.close()
 
 

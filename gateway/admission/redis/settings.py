@@ -103,10 +103,13 @@ class RedisSettings:
         """Return the server's reply, on the connection that there is or, after a failure, on a new one."""
         sent = 0
         while True:
+            server = None
             try:
-                return await question(await self._connected())
+                server = await self._connected()
+                return await question(server)
             except FAILURES as error:
-                await self.close()
+                if server is self._client:  # else somebody has found another already, and may be asking it
+                    await self.close()
                 sent += 1
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
