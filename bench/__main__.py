@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from bench import limiter, report, streams
+from bench import limiter, report, routing, streams
 from bench.processes import CannotOpen, open_files
 from bench.proxies import REFERENCE, Proxy, known
 from bench.rounds import Figures, Rounds
@@ -27,17 +27,29 @@ _PROXIES = {proxy.name: proxy for proxy in known()}
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write every round's figures to this file.")
 @click.option("--streams", "of_streams", is_flag=True, help="Measure 1,000 streams at once, for a minute each proxy.")
 @click.option("--limiter", "of_limiter", is_flag=True, help="Measure what limits in a shared store cost, by load.")
+@click.option("--routing", "of_routing", is_flag=True, help="Compare balances by simulated replicas; takes seconds.")
 @click.option("--quick", is_flag=True, help="With these two: little of it, to see that it works; not for figures.")
 def main(
-    *, rounds: int | None, only: str | None, target: Path | None, of_streams: bool, of_limiter: bool, quick: bool
+    *,
+    rounds: int | None,
+    only: str | None,
+    target: Path | None,
+    of_streams: bool,
+    of_limiter: bool,
+    of_routing: bool,
+    quick: bool,
 ) -> None:
     """Compare CPU, latency and memory of the gateway, all policies on, with plain proxies. Takes a few minutes."""
-    if not Path("/proc/self/stat").exists():
-        raise click.ClickException("CPU time is read from /proc, which this system lacks; run it on Linux")
+    if of_routing:
+        if rounds or only or target or of_streams or of_limiter or quick:
+            raise click.UsageError("--routing goes with no other option: it is the same every time")
+        click.echo(routing.table())
+        return
     if quick and not (of_streams or of_limiter):
         raise click.UsageError("--quick goes with --streams and --limiter")
     if of_limiter and (of_streams or only):
         raise click.UsageError("--limiter goes with neither --streams nor --only: it has gateways of its own")
+    _check_system()
     proxies = _chosen(only)
     try:
         if of_limiter:
@@ -54,6 +66,11 @@ def main(
         target.write_text(json.dumps({name: asdict(one) for name, one in figures.items()}, indent=1))
     if any(one.answers.bad for one in figures.values()):
         raise click.ClickException("some answers were bad, so these figures say little")
+
+
+def _check_system() -> None:
+    if not Path("/proc/self/stat").exists():
+        raise click.ClickException("CPU time is read from /proc, which this system lacks; run it on Linux")
 
 
 def _chosen(only: str | None) -> list[Proxy]:

@@ -93,7 +93,7 @@ class Pipeline:
         deadline = deadline_of(request, began_at=trail.began_at, clock=self._clock)
         with deadline or _NO_DEADLINE:
             principal = await self.authenticate(request, trail)
-            call = trail.call = await self._read_call(request, answer, trail)
+            call = trail.call = await self._read_call(request, answer, trail, tenant=principal.tenant)
             model = trail.model = self._catalog.resolve(call.model, principal)
             check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
             permit = await self._admission.admit(
@@ -198,7 +198,7 @@ class Pipeline:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self._all_done.wait()
 
-    async def _read_call(self, request: Request, answer: Answer, trail: Trail) -> Call:
+    async def _read_call(self, request: Request, answer: Answer, trail: Trail, *, tenant: str) -> Call:
         check_media_type(request.text(b"content-type"), request.text(b"content-encoding"))
         body = request.body_at_hand(limit=self._max_body)
         if body is None:
@@ -210,7 +210,14 @@ class Pipeline:
                 raise
             trail.body_wait_s = self._clock.monotonic() - began
         endpoint: CallEndpoint = "chat" if trail.endpoint == "chat" else "completions"
-        return parse(endpoint, body, requests=self._requests, estimates=self._catalog.estimates)
+        return parse(
+            endpoint,
+            body,
+            requests=self._requests,
+            estimates=self._catalog.estimates,
+            by_prefix=self._catalog.by_prefix,
+            tenant=tenant,
+        )
 
     def _refuse(self, answer: Answer, trail: Trail, refusal: Refusal) -> None:
         """Answer with an error; where an answer is under way already, cut it instead of writing a second head."""

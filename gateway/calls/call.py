@@ -2,6 +2,8 @@
 
 from typing import Literal, NamedTuple
 
+from gateway.calls.prefix import Prefixes
+
 Endpoint = Literal["chat", "completions"]
 
 PATHS: dict[Endpoint, str] = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
@@ -27,6 +29,7 @@ class Call(NamedTuple):
     largest output that the client declared for one choice, None when it declared none. `generations` is how many
     outputs the engine may generate: `prompts` times the larger of n and best_of; `choices` how many the answer carries:
     `prompts` times n.
+    `prefixes` say how the prompt begins; there are none where nobody asked.
     `tool_choice` and `content_parts` (one per distinct type) are what `check_features` holds against the model.
     """
 
@@ -42,5 +45,6 @@ class Call(NamedTuple):
     generations: int = 1
     prompts: int = 1
     text_bytes: int = 0
+    prefixes: Prefixes = ()
     tool_choice: ToolChoice | None = None
     content_parts: tuple[ContentPart, ...] = ()

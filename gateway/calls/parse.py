@@ -3,7 +3,7 @@
 `parse` never changes the body and fills in no default: the Call holds the client's own bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -14,6 +14,7 @@ from gateway.calls.call import Call, Endpoint
 from gateway.calls.content import TEXT, described, read_content
 from gateway.calls.estimate import OF_NO_MODEL, UNKNOWN, Estimate
 from gateway.calls.explain import excerpt, explain
+from gateway.calls.prefix import prefixes_of
 from gateway.errors import InvalidValue, UnsupportedValue
 from gateway.schemas.chat import ChatCompletionRequestBody
 from gateway.schemas.completions import CompletionRequestBody
@@ -24,11 +25,18 @@ _valid_completion = TypeAdapter(CompletionRequestBody).validator.validate_python
 
 
 def parse(
-    endpoint: Endpoint, body: bytes, *, requests: config.Requests, estimates: Mapping[str, Estimate] = UNKNOWN
+    endpoint: Endpoint,
+    body: bytes,
+    *,
+    requests: config.Requests,
+    estimates: Mapping[str, Estimate] = UNKNOWN,
+    by_prefix: Container[str] = (),
+    tenant: str = "",
 ) -> Call:
     """Return the call that `body` is; raise `InvalidJson`, `InvalidValue`, `MissingField` or `UnsupportedValue`.
 
-    `estimates` are those of the models, by every name that clients may use.
+    `estimates` are those of the models, by every name that clients may use; `by_prefix` has the names of those whose
+    calls are to be told apart by how they begin, each tenant's by themselves.
     """
     document, containers = strict_json.loads(body, max_depth=requests.max_depth)
     if not isinstance(document, dict):
@@ -36,8 +44,10 @@ def parse(
     if not document.keys().isdisjoint(requests.blocked_fields):
         _check_blocked(document, requests.blocked_fields)
     if endpoint == "chat":
-        return _chat(body, document, containers, estimates=estimates)
-    return _completion(body, document, estimates)
+        call = _chat(body, document, containers, estimates=estimates)
+    else:
+        call = _completion(body, document, estimates)
+    return call._replace(prefixes=prefixes_of(document, tenant=tenant)) if call.model in by_prefix else call
 
 
 def _check_blocked(document: dict[str, Any], blocked: Sequence[str]) -> None:

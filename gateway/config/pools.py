@@ -8,6 +8,7 @@ from gateway.config.section import Duration, Name, Positive, Section
 from gateway.config.timeouts import Timeouts
 
 Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
+BalanceName = Literal["least_requests", "round_robin", "prefix_affinity"]
 
 
 class ReplicaEntry(Section):
@@ -38,7 +39,7 @@ class PoolEntry(Section):
     engine: Literal["vllm", "sglang", "tgi", "llamacpp", "openai"] = "vllm"
     replicas: Annotated[tuple[ReplicaEntry, ...], Field(min_length=1)]
     api_key: SecretStr | None = None
-    balance: Literal["least_requests"] = "least_requests"
+    balance: BalanceName = "least_requests"
     attempts: Annotated[Positive, Field(le=10)] = 3
     timeouts: Timeouts = Timeouts()
     keep_alive_comments: Annotated[Duration, Field(ge=0.1)] | None = None

@@ -182,7 +182,7 @@ class Attempts:
         if len(self.tried) >= pool.attempts:
             return None
         try:
-            return pool.lend(tried=self.tried)
+            return pool.lend(tried=self.tried, prefixes=self._call.prefixes)
         except NoReplicaAvailable:
             if failures:
                 return None

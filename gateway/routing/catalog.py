@@ -30,7 +30,10 @@ class Model:
 
 
 class Catalog:
-    """All models of this gateway. `estimates` has each model's by all its names."""
+    """All models of this gateway. `estimates` has each model's by all its names.
+
+    `by_prefix` has all names of the models whose pools choose by how a prompt begins.
+    """
 
     def __init__(self, entries: Mapping[str, ModelEntry], pools: Mapping[str, Pool]) -> None:
         self._models = {name: _model(name, entry, pools[entry.pool]) for name, entry in entries.items()}
@@ -38,6 +41,7 @@ class Catalog:
         for model in self._models.values():
             self._by_name.update(dict.fromkeys(model.entry.aliases, model))
         self.estimates = {name: model.estimate for name, model in self._by_name.items()}
+        self.by_prefix = frozenset(name for name, model in self._by_name.items() if model.pool.by_prefix)
 
     def resolve(self, name: str, principal: Principal) -> Model:
         """Return the model that `name` means to this principal.

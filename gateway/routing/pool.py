@@ -1,11 +1,12 @@
 """Replicas that serve the same model, and the choice among them."""
 
-import math
 import random
 from collections.abc import Collection
 
+from gateway.calls.prefix import Prefixes
 from gateway.config import PoolEntry
 from gateway.errors import NoReplicaAvailable
+from gateway.routing.balance import balance_of
 from gateway.routing.replica import Replica
 
 
@@ -37,36 +38,20 @@ class Pool:
         self.health = entry.health
         self.replicas = tuple(Replica(replica, entry) for replica in entry.replicas)
         self.tells_usage = True  # until an engine refuses to be asked for it
-        self._chance = chance
+        self.by_prefix = entry.balance == "prefix_affinity"
+        self.balance = balance_of(entry.balance, chance)
 
-    def lend(self, *, tried: Collection[Replica] = ()) -> Loan:
-        """Lend the best replica that is up and not in `tried`.
+    def lend(self, *, tried: Collection[Replica] = (), prefixes: Prefixes = ()) -> Loan:
+        """Lend the best replica that is up and not in `tried`; `prefixes` are the call's, where the pool goes by them.
 
         Raises:
             NoReplicaAvailable: there is none.
         """
-        replica = choose(self.replicas, self._chance, tried=tried)
-        if replica is None:
+        eligible = [replica for replica in self.replicas if replica.up and replica not in tried]
+        if not eligible:
             raise NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
-        return Loan(replica)
+        return Loan(self.balance.choose(eligible, prefixes))
 
     def has_another(self, *, tried: Collection[Replica]) -> bool:
         """Whether a replica is up that is not in `tried`."""
         return any(replica.up and replica not in tried for replica in self.replicas)
-
-
-def choose(replicas: Collection[Replica], chance: random.Random, *, tried: Collection[Replica] = ()) -> Replica | None:
-    """Return the replica with the fewest calls in flight for its weight, ties by chance; None if none is eligible."""
-    best: list[Replica] = []
-    least = math.inf
-    for replica in replicas:
-        if not replica.up or replica in tried:
-            continue
-        load = (replica.in_flight + 1) / replica.weight
-        if load < least:
-            best, least = [replica], load
-        elif load == least:
-            best.append(replica)
-    if len(best) > 1:
-        return chance.choice(best)
-    return best[0] if best else None
