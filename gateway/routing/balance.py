@@ -48,7 +48,7 @@ class LeastRequests:
                 best, least = [replica], load
             elif load == least:
                 best.append(replica)
-        return best[0] if len(best) == 1 else self._chance.choice(best)
+        return best[0] if len(best) == 1 else best[int(self._chance.random() * len(best))]
 
 
 class RoundRobin:

@@ -47,7 +47,9 @@ class Pool:
         Raises:
             NoReplicaAvailable: there is none.
         """
-        eligible = [replica for replica in self.replicas if replica.up and replica not in tried]
+        eligible = [replica for replica in self.replicas if replica.up]
+        if tried:
+            eligible = [replica for replica in eligible if replica not in tried]
         if not eligible:
             raise NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
         return Loan(self.balance.choose(eligible, prefixes))
