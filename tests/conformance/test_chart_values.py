@@ -139,6 +139,7 @@ def test_the_schema_names_only_sections_and_keys_that_the_gateway_has() -> None:
         ("config.limits.plans", {"standard": [{"name": "a", "requests": "600", "window": "1m"}]}),
         ("config.models", {"llama": {"pool": "llama", "max_model_len": "131072"}}),
         ("config.pools", {"llama": {"replicas": []}}),
+        ("config.pools", {"llama": {"replicas": ["http://vllm:8000"], "balance": "fastest"}}),
         ("config.pools", {"llama": {"replicas": ["http://vllm:8000"], "timeouts": {"idle": 60}}}),
         ("config.metrics.max_tenants", "200"),
     ],
