@@ -105,7 +105,7 @@ class Gateway:
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._pools = {name: Pool(name, entry, chance) for name, entry in settings.pools.items()}
+        self._pools = {name: Pool(name, entry, chance, clock) for name, entry in settings.pools.items()}
         self._metrics.watch_replicas(self._replicas)
         self._authenticator = Authenticator(
             settings.auth,
@@ -246,7 +246,7 @@ class Gateway:
 
     def _replicas(self) -> list[ReplicaState]:
         return [
-            ReplicaState(pool.name, replica.name, replica.up, replica.in_flight)
+            ReplicaState(pool.name, replica.name, replica.up, replica.in_flight, replica.breaker.open)
             for pool in self._pools.values()
             for replica in pool.replicas
         ]

@@ -26,7 +26,7 @@ from gateway.config.limits import (
     Weights,
 )
 from gateway.config.models import ModelEntry
-from gateway.config.pools import Health, PoolEntry, ReplicaEntry
+from gateway.config.pools import BreakerEntry, Health, PoolEntry, ReplicaEntry
 from gateway.config.requests import BLOCKED_FIELDS, Requests
 from gateway.config.root import Config
 from gateway.config.server import Listen
@@ -43,6 +43,7 @@ __all__ = [
     "Algorithm",
     "ApiKey",
     "Auth",
+    "BreakerEntry",
     "Claims",
     "Config",
     "Events",

@@ -33,6 +33,14 @@ class Health(Section):
     healthy_after: Positive = 1
 
 
+class BreakerEntry(Section):
+    """When calls stop going to a replica because those before met faults, and for how long."""
+
+    failures: Annotated[Positive, Field(le=1000)] = 5
+    window: Annotated[Duration, Field(gt=0)] = 30.0
+    open_for: Annotated[Duration, Field(gt=0)] = 10.0
+
+
 class PoolEntry(Section):
     """Replicas that serve the same model."""
 
@@ -44,6 +52,7 @@ class PoolEntry(Section):
     timeouts: Timeouts = Timeouts()
     keep_alive_comments: Annotated[Duration, Field(ge=0.1)] | None = None
     health: Health = Health()
+    breaker: BreakerEntry | None = BreakerEntry()
 
     @field_validator("replicas")
     @classmethod

@@ -1,7 +1,7 @@
 """All attempts of one call: replicas are tried until one begins to answer, and that answer is relayed.
 
 Nothing is sent to the client before an answer begins, but comments where the pool asks for them; after that nothing is
-tried again.
+tried again. How each attempt ended is told to its replica's breaker.
 """
 
 from functools import partial
@@ -13,11 +13,11 @@ from gateway.client.answer import Answer, Fields
 from gateway.client.deadline import TOO_LATE
 from gateway.client.request import Request
 from gateway.clock import Clock
-from gateway.errors import BadRequest, DeadlinePassed, Draining, NoReplicaAvailable
+from gateway.errors import BadRequest, DeadlinePassed, Draining, Unavailable
 from gateway.relay.exchange import Exchange
-from gateway.relay.failure import Failure, refusal_of
+from gateway.relay.failure import Failure, is_fault, refusal_of
 from gateway.relay.keep_alive import KeepAlive
-from gateway.relay.outcome import Outcome
+from gateway.relay.outcome import BrokenBy, Outcome
 from gateway.relay.request import build
 from gateway.relay.stream import Stream
 from gateway.relay.unasked import Asking, Unasked, asking
@@ -90,7 +90,8 @@ class Attempts:
 
         Raises:
             BadRequest: an engine says that the call itself is wrong.
-            NoReplicaAvailable, Overloaded, UpstreamError, UpstreamTimeout: no replica answered.
+            NoReplicaAvailable, Overloaded: no replica may be asked.
+            Overloaded, UpstreamError, UpstreamTimeout: none that was asked answered.
             DeadlinePassed: the client's deadline did before one answered.
             Draining: the gateway stopped before one did.
         """
@@ -122,23 +123,26 @@ class Attempts:
                     verdict = await exchange.begin(self._message(replica, asked, request, inference_id=inference_id))
                     self._observe(replica, verdict)
                     if verdict is None:
+                        loan.began()
                         if not asks:  # asking was all that was wrong with it
                             self._model.pool.tells_usage = False
                         self.first_byte_at = exchange.first_byte_at
                         if self._call.stream:
-                            await self._relay(exchange, answer, fields)
+                            _tell_end(loan, await self._relay(exchange, answer, fields))
                         else:
                             exchange.deliver(answer, fields)
+                            loan.ended_well()
                         replica.learn(reading.fingerprint)
                         return
                     self._exchange = None
-                    if isinstance(verdict, Failure):
-                        failures.append(verdict)
-                    elif asked is None or _USAGE_OPTIONS not in verdict.message:
-                        raise verdict
-                    else:  # perhaps for what we asked on the client's behalf: once more without
-                        asks = False
+                    if isinstance(verdict, BadRequest):
+                        if asked is None or _USAGE_OPTIONS not in verdict.message:
+                            raise verdict
+                        asks = False  # perhaps for what we asked on the client's behalf: once more without
                         self.tried.remove(replica)
+                        continue
+                    _tell_failure(loan, verdict)
+                    failures.append(verdict)
         raise refusal_of(failures)
 
     def cut(self) -> None:
@@ -183,7 +187,7 @@ class Attempts:
             return None
         try:
             return pool.lend(tried=self.tried, prefixes=self._call.prefixes)
-        except NoReplicaAvailable:
+        except Unavailable:
             if failures:
                 return None
             raise
@@ -212,10 +216,10 @@ class Attempts:
             self._call, engine=engine, unasked=None if asked is None else Unasked(asked, self._call, engine, replica)
         )
 
-    async def _relay(self, exchange: Exchange, answer: Answer, fields: Fields) -> None:
+    async def _relay(self, exchange: Exchange, answer: Answer, fields: Fields) -> BrokenBy | None:
         self._observer.stream_opened(self._model.name)
         try:
-            await exchange.relay(answer, fields)
+            return await exchange.relay(answer, fields)
         finally:
             self._observer.stream_closed(self._model.name)
 
@@ -227,3 +231,17 @@ class Attempts:
 def _has_another(pool: Pool, tried: list[Replica]) -> bool:
     """Whether one attempt more could be made, at a replica that was not tried."""
     return len(tried) < pool.attempts and pool.has_another(tried=tried)
+
+
+def _tell_failure(loan: Loan, failure: Failure) -> None:
+    if failure.is_fault:
+        loan.fault(failure.reason)
+    elif failure.retry_after_s is not None:
+        loan.full(failure.retry_after_s)
+
+
+def _tell_end(loan: Loan, ended_by: BrokenBy | None) -> None:
+    if ended_by is None:
+        loan.ended_well()
+    elif is_fault(ended_by):
+        loan.fault(ended_by)

@@ -20,8 +20,10 @@ from gateway.config import Timeouts
 from gateway.errors import BadRequest
 from gateway.relay.connection import Connection
 from gateway.relay.endings import Break, error_event
-from gateway.relay.failure import CALLERS_FAULT, Failure, Reason, judge, judge_event
+from gateway.relay.failure import CALLERS_FAULT, FULL, Failure, Reason, judge, judge_event
 from gateway.relay.keep_alive import STREAM_FIELDS, KeepAlive
+from gateway.relay.outcome import BrokenBy
+from gateway.relay.retry_after import wait_of
 from gateway.relay.stream import Stream
 from gateway.relay.upstream import Upstream
 from gateway.relay.whole import Whole
@@ -54,6 +56,7 @@ class Exchange:
     _status = 0
     _content_type = ""
     _encoded = False
+    _retry_after_s: float | None = None
     _held_bytes = 0
     _stream: Stream | None = None  # once the head says that the answer is one
     _answer: Answer | None = None
@@ -141,8 +144,8 @@ class Exchange:
         """Send an answer that is not streamed to the client."""
         answer.whole(self._status, f"Content-Type: {self._content_type}\r\n{fields}", self._held_body())
 
-    async def relay(self, answer: Answer, fields: Fields) -> None:
-        """Send a stream to the client, to its last byte."""
+    async def relay(self, answer: Answer, fields: Fields) -> BrokenBy | None:
+        """Send a stream to the client, to its last byte. Return what ended it early; None where it is whole."""
         assert self._stream is not None
         if not answer.sent_status:
             answer.begin(self._status, f"Content-Type: {self._content_type}\r\n{STREAM_FIELDS}{fields}")
@@ -157,9 +160,11 @@ class Exchange:
             except asyncio.CancelledError:
                 await self._hear_out()
                 raise
-        if not self._stream.whole:
+        ended_by = self._stream.ended_by
+        if ended_by is not None and ended_by != "engine_error":  # that the client was told by the engine itself
             answer.send(error_event(self._stream.broken_by or "unfinished", at_boundary=self._stream.at_boundary))
         answer.finish()
+        return ended_by
 
     def cut(self, reason: Break) -> None:
         """Hang up on the engine; the client gets a visible end."""
@@ -183,7 +188,7 @@ class Exchange:
     # From the engine's connection.
 
     def head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Take the answer's status and content type; no other field of an engine reaches the client."""
+        """Take the status and content type, and when to come again; no other field of an engine reaches the client."""
         self._status = status
         self._content_type = headers.get(b"content-type", b"").decode("latin-1")
         self._encoded = headers.get(b"content-encoding", b"identity") != b"identity"
@@ -191,6 +196,8 @@ class Exchange:
         if streams and status == _OK and isinstance(self.reading, Stream):
             self._stream = self.reading
         elif status != _OK and status not in CALLERS_FAULT:
+            if status in FULL and (field := headers.get(b"retry-after")):
+                self._retry_after_s = wait_of(field, now=self._clock.now())
             self._finish_stage()  # what its body says of the replica nobody is told
 
     def body(self, data: bytes) -> None:
@@ -275,7 +282,7 @@ class Exchange:
         if reading.broken_by is not None and not reading.began:
             return Failure(reading.broken_by)
         if self._status != _OK:
-            return judge(self._status, self._held_body())
+            return judge(self._status, self._held_body(), retry_after_s=self._retry_after_s)
         asked_for = self._stream is not None if isinstance(reading, Stream) else reading.began
         # We accept no encoding: what comes encoded all the same can be neither counted nor labelled for the client.
         if not asked_for or self._encoded or (self.over and not reading.began):

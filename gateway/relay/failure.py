@@ -20,6 +20,7 @@ from gateway.errors import (
     UpstreamTimeout,
 )
 from gateway.relay.endings import Break, Timeout
+from gateway.relay.outcome import BrokenBy
 
 # A break before the first event, no connection (refused, or not in time), or an answer that is not one: status (the
 # engine's own error), overloaded (it says that it is full), malformed (a 200 that is not what was asked for).
@@ -29,6 +30,16 @@ Reason = Break | Literal["connect", "connect_timeout", "status", "overloaded", "
 CALLERS_FAULT = frozenset({400, 413, 422})
 # The engine says: not now, I am full.
 FULL = frozenset({429, 503})
+
+# What says of a replica that it is ill: not what clients and this gateway end, what probes found, and that it is full.
+_FAULTS: frozenset[Reason | BrokenBy] = frozenset(
+    {
+        "connect", "connect_timeout", "first_byte_timeout", "answer_timeout", "idle_timeout", "reset", "garbage",
+        "unfinished", "malformed", "engine_error",
+    }
+)  # fmt: skip
+# An engine's errors that a client may have caused, or our config: any other status says that the engine is ill.
+_NO_FAULT = frozenset({*range(400, 500), 501, 505})
 
 # As vLLM ("maximum context length is N tokens", once "maximum model length"), SGLang ("longer than the model's context
 # length", "exceeds the maximum allowed length"), TGI (`inputs` tokens "must be <= N", `inputs` "must have less than N
@@ -50,25 +61,42 @@ _TIMEOUTS = frozenset(get_args(Timeout))
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One attempt that failed before anything was sent to the client. `reason` is a metric's label."""
+    """One attempt that failed before anything was sent to the client. `reason` is a metric's label.
+
+    `status`: the engine's own error, where it had a number. `retry_after_s`: of a full engine, when to come again.
+    """
 
     reason: Reason
+    status: int | None = None
+    retry_after_s: float | None = None
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it counts against the replica."""
+        return self.status not in _NO_FAULT if self.reason == "status" else is_fault(self.reason)
+
+
+def is_fault(reason: Reason | BrokenBy) -> bool:
+    """Whether what ended an answer counts against its replica."""
+    return reason in _FAULTS
 
 
 def refusal_of(failures: Sequence[Failure]) -> Refusal:
     """Return what the client is told when every replica that was tried failed."""
     if failures and all(failure.reason == "overloaded" for failure in failures):
+        waits = [failure.retry_after_s for failure in failures if failure.retry_after_s is not None]
         return Overloaded(
-            "Every server of this model is at capacity; retry after the time in Retry-After.", retry_after_s=5
+            "Every server of this model is at capacity; retry after the time in Retry-After.",
+            retry_after_s=min(waits, default=5),
         )
     if failures and failures[-1].reason in _TIMEOUTS:
         return UpstreamTimeout("The model's servers did not begin to answer in time; retry, or ask for less.")
     return UpstreamError("The model's servers failed to answer this call; retrying may help.")
 
 
-def judge(status: int, body: bytes) -> Failure | BadRequest:
+def judge(status: int, body: bytes, *, retry_after_s: float | None = None) -> Failure | BadRequest:
     """Return what an engine's answer other than 200 means: the caller's fault, or this replica's failure."""
-    return _callers_fault(_error_object(body)) if status in CALLERS_FAULT else _failure(status)
+    return _callers_fault(_error_object(body)) if status in CALLERS_FAULT else _failure(status, retry_after_s)
 
 
 def judge_event(error: Mapping[str, Any]) -> Failure | BadRequest:
@@ -84,8 +112,9 @@ def message_of(error: object) -> str:
     return error if isinstance(error, str) else ""
 
 
-def _failure(status: object) -> Failure:
-    return Failure("overloaded" if status in FULL else "status")
+def _failure(status: object, retry_after_s: float | None = None) -> Failure:
+    number = status if isinstance(status, int) else None
+    return Failure("overloaded", number, retry_after_s) if status in FULL else Failure("status", number)
 
 
 def _callers_fault(error: Mapping[str, Any] | str) -> BadRequest:

@@ -108,6 +108,13 @@ class Stream:
         return (scanner.done or self.ended) and (scanner.complete or self._events.overflowed)
 
     @property
+    def ended_by(self) -> BrokenBy | None:
+        """What ended the answer early; None where it is whole."""
+        if self._scanner.error is not None:
+            return "engine_error"
+        return None if self.whole else self.broken_by or "unfinished"
+
+    @property
     def fingerprint(self) -> object:
         """How the engine names its build, once the answer is complete; empty where it does not name it."""
         return self._scanner.fingerprint if self._scanner.complete else None
@@ -115,10 +122,9 @@ class Stream:
     def outcome(self, *, client_gone: bool) -> Outcome:
         """Return how the call ended and what it used."""
         ending: Ending = "ok"
-        broken_by: BrokenBy | None = None
-        if not self.whole or self._scanner.error is not None:
-            ending = "client_gone" if client_gone else "broken"
-            broken_by = None if client_gone else self._reason()
+        broken_by = self.ended_by
+        if broken_by is not None:
+            ending, broken_by = ("client_gone", None) if client_gone else ("broken", broken_by)
         usage = self._scanner.usage
         if usage is not None:
             return Outcome(ending, usage, None, broken_by)
@@ -158,9 +164,6 @@ class Stream:
         if self._scanner.done and not done and not self.whole:
             self._false_end = event
         return event if self._unasked is None else self._unasked.event(event)
-
-    def _reason(self) -> BrokenBy:
-        return "engine_error" if self._scanner.error is not None else self.broken_by or "unfinished"
 
     def _missing(self, ending: Ending, *, client_gone: bool) -> Missing:
         if self._events.overflowed:

@@ -4,18 +4,20 @@ import json
 from urllib.parse import urlsplit
 
 from gateway.config import PoolEntry, ReplicaEntry
+from gateway.routing.breaker import Breaker
 from gateway.routing.pace import Pace
 
 
 class Replica:
     """Where an engine listens, and its state in this process: calls in flight, and whether probes find it up.
 
+    `rests_until`: it said that it is full, and when to come again (the clock's monotonic seconds).
     `name` is its host and port (and path, if its URL has one), as metrics and logs show it; no client ever sees it.
     """
 
     __slots__ = (
-        "_build", "authorization", "base_path", "fingerprint", "host", "in_flight", "name", "pace", "port",
-        "served_name", "tls", "up", "url", "weight",
+        "_build", "authorization", "base_path", "breaker", "fingerprint", "host", "in_flight", "name", "pace", "port",
+        "rests_until", "served_name", "tls", "up", "url", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -31,6 +33,8 @@ class Replica:
         self.weight = entry.weight
         self.in_flight = 0
         self.up = True
+        self.breaker = Breaker(pool.breaker)
+        self.rests_until = 0.0
         self.pace = Pace()
         self.fingerprint: bytes | None = None  # how its last answer named its build, as a JSON member
         self._build: object = None  # that name, which is spelt anew only when it changes

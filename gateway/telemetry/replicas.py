@@ -16,26 +16,32 @@ class ReplicaState(NamedTuple):
     replica: str
     up: bool
     in_flight: int
+    breaker_open: bool
 
 
 class ReplicaCollector(Collector):
-    """`gateway_replica_up` and `gateway_replica_in_flight`; a replica that leaves the config leaves the next scrape."""
+    """What is shown of each replica; one that leaves the config leaves the next scrape."""
 
     def __init__(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         self._read = read
 
-    def describe(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-        """Return the two families without samples: registering must not read replicas that are not made yet."""
+    def describe(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+        """Return the families without samples: registering must not read replicas that are not made yet."""
         return (
-            GaugeMetricFamily("gateway_replica_up", "1 where the replica is given calls, else 0.", labels=_LABELS),
+            GaugeMetricFamily("gateway_replica_up", "1 where probes find the replica up, else 0.", labels=_LABELS),
             GaugeMetricFamily("gateway_replica_in_flight", "Calls that the replica holds now.", labels=_LABELS),
+            GaugeMetricFamily(
+                "gateway_breaker_open", "1 where faults of calls have opened the replica's breaker.", labels=_LABELS
+            ),
         )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield both families as the replicas are now."""
-        up, in_flight = self.describe()
+        """Yield the families as the replicas are now."""
+        up, in_flight, breaker_open = self.describe()
         for state in self._read():
             up.add_metric((state.pool, state.replica), state.up)
             in_flight.add_metric((state.pool, state.replica), state.in_flight)
+            breaker_open.add_metric((state.pool, state.replica), state.breaker_open)
         yield up
         yield in_flight
+        yield breaker_open

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.clock import SystemClock
 from gateway.config import Health, ModelEntry, PoolEntry, ReplicaEntry
 from gateway.errors import ModelNotFound, NoReplicaAvailable
 from gateway.identity.principal import Principal
@@ -16,7 +17,7 @@ from gateway.routing.replica import Replica
 
 def pool_of(*weights: float, **entry: object) -> Pool:
     replicas = [{"url": f"http://10.0.0.{i}:8000", "weight": weight} for i, weight in enumerate(weights)]
-    return Pool("p", PoolEntry.model_validate({"replicas": replicas, **entry}), random.Random(1))
+    return Pool("p", PoolEntry.model_validate({"replicas": replicas, **entry}), random.Random(1), SystemClock())
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans(), st.booleans()), min_size=1, max_size=6))

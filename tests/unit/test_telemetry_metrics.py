@@ -99,11 +99,13 @@ def test_calls_and_streams_under_way_come_back_to_zero(metrics: Metrics) -> None
 
 
 def test_replicas_are_read_at_each_scrape_and_forgotten_when_they_leave(metrics: Metrics) -> None:
-    replicas = [ReplicaState("llama-8b", "a:1", up=True, in_flight=3), ReplicaState("llama-8b", "b:1", False, 0)]
+    replicas = [ReplicaState("llama-8b", "a:1", True, 3, False), ReplicaState("llama-8b", "b:1", False, 0, True)]
     metrics.watch_replicas(lambda: replicas)
     assert value(metrics, "gateway_replica_up", pool="llama-8b", replica="a:1") == 1
     assert value(metrics, "gateway_replica_up", pool="llama-8b", replica="b:1") == 0
     assert value(metrics, "gateway_replica_in_flight", pool="llama-8b", replica="a:1") == 3
+    assert value(metrics, "gateway_breaker_open", pool="llama-8b", replica="a:1") == 0
+    assert value(metrics, "gateway_breaker_open", pool="llama-8b", replica="b:1") == 1
     del replicas[0]
     assert value(metrics, "gateway_replica_up", pool="llama-8b", replica="a:1") is None
 

@@ -1,0 +1,78 @@
+"""Whether calls may go to a replica, by how those before ended: a breaker that opens after faults. No I/O, no clock.
+
+Closed, all calls go. Open, none do for a while; then one goes, and it decides: an answer that begins closes it again,
+a fault opens it for as long again, and a call that says nothing of the replica (its client left) gives its turn back.
+"""
+
+from collections import deque
+
+from gateway.config import BreakerEntry
+
+
+class Breaker:
+    """One replica's. `good` is how many calls ended well; whoever lends the replica counts them up. None: never opens.
+
+    Opens when the last `failures` faults fell within `window`, and no more calls than those ended well since the first
+    of them: a busy replica that fails one call in a hundred stays.
+    """
+
+    __slots__ = ("_deciding", "_entry", "_faults", "_open_until", "good")
+
+    def __init__(self, entry: BreakerEntry | None) -> None:
+        self.good = 0
+        self._entry = entry
+        # When each of the last faults was, and how many calls had ended well until then.
+        self._faults: deque[tuple[float, int]] = deque(maxlen=entry.failures if entry else 0)
+        self._open_until: float | None = None
+        self._deciding = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it opened, and no answer has begun since then that closed it."""
+        return self._open_until is not None
+
+    def lets(self, now: float) -> bool:
+        """Whether a call may go to the replica now."""
+        return self._open_until is None or (now >= self._open_until and not self._deciding)
+
+    def lend(self) -> bool:
+        """Take note that a call goes; return whether it decides. Each that does ends in one of the three below."""
+        if self._open_until is None:
+            return False
+        self._deciding += 1
+        return True
+
+    def close(self) -> bool:
+        """An answer to a call that decides has begun. Return whether that closed the breaker."""
+        self._deciding -= 1
+        was_open, self._open_until = self.open, None
+        self._faults.clear()
+        return was_open
+
+    def give_back(self) -> None:
+        """A call that decides ended, and nothing is known."""
+        self._deciding -= 1
+
+    def reopen(self, now: float) -> bool:
+        """A call that decides met a fault. Return whether the breaker was closed before."""
+        self._deciding -= 1
+        return self.trip(now)
+
+    def trip(self, now: float) -> bool:
+        """Open for `open_for` from now. Return whether the breaker was closed before."""
+        if self._entry is None:
+            return False
+        was_closed = self._open_until is None
+        self._open_until = now + self._entry.open_for
+        return was_closed
+
+    def fault(self, now: float) -> bool:
+        """A call that does not decide met a fault. Return whether that opened the breaker."""
+        if self._entry is None or self._open_until is not None:
+            return False
+        self._faults.append((now, self.good))
+        first_at, good_before = self._faults[0]
+        enough = len(self._faults) == self._entry.failures
+        if not enough or now - first_at > self._entry.window or self.good - good_before > self._entry.failures:
+            return False
+        return self.trip(now)

@@ -1,0 +1,207 @@
+"""Faults of calls hold further calls back from a replica, and full engines are given the time that they ask for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gateway.clock import SystemClock
+from tests.doors import CHAT, Door, OpenDoor
+from tests.engines import ScriptedEngine, Step, close, never, reset
+from tests.envelope import SERVER_ERROR, error_of
+from tests.identity_provider import SetClock
+from tests.transcripts import answer, chat_role, chunked, dumps, error_event, head, http, sse, transcript
+
+ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
+WHOLE = answer("chat", "Hello", usage=(3, 1))
+NO = dumps({"error": {"message": "no"}})
+WRONG = http(NO, status="400 Bad Request")
+FAILS = http(b"", status="500 Internal Server Error")
+FULL = http(b"", status="503 Service Unavailable", headers=[("retry-after", "7")])
+FAULTS = 3
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock(time=SystemClock().now())
+
+
+async def door_to(open_door: OpenDoor, clock: SetClock, *engines: ScriptedEngine, **pool: Any) -> Door:
+    """Open a gateway that asks the first of these before the others."""
+    replicas = [{"url": engine.url, "weight": 10.0**-number} for number, engine in enumerate(engines)]
+    breaker = {"failures": FAULTS, "window": "30s", "open_for": "10s"}
+    return await open_door(clock=clock, pools={"main": {"replicas": replicas, "breaker": breaker} | pool})
+
+
+async def ask(door: Door, *, stream: bool = False) -> int:
+    return (await door.post(CHAT, ASK | {"stream": stream})).status
+
+
+async def is_open(door: Door, engine: ScriptedEngine) -> bool:
+    return (await door.metrics()).total("gateway_breaker_open", replica=f"127.0.0.1:{engine.port}") == 1
+
+
+async def opened(door: Door, engine: ScriptedEngine) -> None:
+    """Let `engine` fail calls until its breaker opens."""
+    for _ in range(FAULTS):
+        engine.answer(FAILS)
+        assert await ask(door) == 200
+    assert await is_open(door, engine)
+
+
+ILL: dict[str, tuple[bool, tuple[Step, ...]]] = {
+    "an error of its own": (False, (FAILS,)),
+    "a reset within the head": (False, (b"HTTP/1.1 200 OK\r\nconte", reset)),
+    "not HTTP": (False, (b"\x16\x03\x01 not HTTP\r\n\r\n", close)),
+    "not an answer": (False, (http(b"It works!"),)),
+    "silence": (False, (never,)),
+    "an error in place of the first event": (True, (sse([error_event()]),)),
+    "a stream that breaks off": (True, (head(), chunked(chat_role()), reset)),
+    "a stream that ends too early": (True, (sse([chat_role()]),)),
+    "an error inside a stream": (True, (sse([*transcript(" Hi")[:2], error_event()]),)),
+}
+
+
+@pytest.mark.parametrize(("stream", "steps"), ILL.values(), ids=ILL)
+async def test_faults_open_it_whatever_wrong_calls_come_between_and_one_good_answer_closes_it(
+    open_door: OpenDoor,
+    scripted_engine: ScriptedEngine,
+    scripted_engines: MoreEngines,
+    clock: SetClock,
+    caplog: pytest.LogCaptureFixture,
+    steps: tuple[Step, ...],
+    *,
+    stream: bool,
+) -> None:
+    second = await scripted_engines()
+    door = await door_to(open_door, clock, scripted_engine, second, timeouts={"answer": "200ms"})
+    for _ in range(FAULTS):
+        assert not await is_open(door, scripted_engine)
+        scripted_engine.answer(WRONG)
+        assert await ask(door) == 400
+        scripted_engine.answer(*steps)
+        assert await ask(door, stream=stream) == 200
+    assert await is_open(door, scripted_engine)
+    asked = len(scripted_engine.requests)
+    for _ in range(3):
+        assert await ask(door, stream=stream) == 200
+    assert len(scripted_engine.requests) == asked
+    clock.advance(10)
+    assert await ask(door, stream=stream) == 200
+    assert len(scripted_engine.requests) == asked + 1
+    assert not await is_open(door, scripted_engine)
+    assert await ask(door, stream=stream) == 200
+    assert len(scripted_engine.requests) == asked + 2
+    told = [record.getMessage() for record in caplog.records if "breaker" in record.getMessage()]
+    assert [message.partition(" is ")[2].partition(";")[0] for message in told] == ["open", "closed"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 408, 413, 422, 429, 503])
+async def test_what_does_not_speak_of_illness_neither_opens_nor_closes_it(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, clock: SetClock, status: int
+) -> None:
+    second = await scripted_engines()
+    door = await door_to(open_door, clock, scripted_engine, second)
+    expected = 400 if status in {400, 413, 422} else 200
+    for _ in range(2 * FAULTS):
+        scripted_engine.answer(http(NO, status=f"{status} X"))
+        assert await ask(door) == expected
+    assert not await is_open(door, scripted_engine)
+    await opened(door, scripted_engine)
+    clock.advance(10)
+    asked = len(scripted_engine.requests)
+    for number in range(2):
+        scripted_engine.answer(http(NO, status=f"{status} X"))
+        assert await ask(door) == expected
+        assert len(scripted_engine.requests) == asked + number + 1
+        assert await is_open(door, scripted_engine)
+
+
+@STREAM
+async def test_clients_that_leave_do_not_open_it(
+    open_door: OpenDoor,
+    scripted_engine: ScriptedEngine,
+    scripted_engines: MoreEngines,
+    clock: SetClock,
+    *,
+    stream: bool,
+) -> None:
+    door = await door_to(open_door, clock, scripted_engine, await scripted_engines())
+    for number in range(2 * FAULTS):
+        scripted_engine.answer(*((head(), chunked(chat_role()), never) if stream else (never,)))
+        call = asyncio.create_task(ask(door, stream=stream))
+        await scripted_engine.asked(number + 1)
+        call.cancel()
+        await scripted_engine.requests[number].connection.gone(within_s=1)
+    await door.idle()
+    assert not await is_open(door, scripted_engine)
+
+
+async def test_one_call_decides_while_all_others_go_elsewhere(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, clock: SetClock
+) -> None:
+    second = await scripted_engines()
+    door = await door_to(open_door, clock, scripted_engine, second)
+    await opened(door, scripted_engine)
+    clock.advance(10)
+    finished = asyncio.Event()
+    scripted_engine.answer(finished, FAILS)
+    deciding = asyncio.create_task(ask(door))
+    await scripted_engine.asked(FAULTS + 1)
+    for _ in range(3):
+        assert await ask(door) == 200
+    finished.set()
+    assert await deciding == 200
+    assert len(scripted_engine.requests) == FAULTS + 1
+    assert await is_open(door, scripted_engine)
+    clock.advance(9)
+    assert await ask(door) == 200
+    assert len(scripted_engine.requests) == FAULTS + 1  # open for as long again
+    clock.advance(1)
+    assert await ask(door) == 200
+    assert not await is_open(door, scripted_engine)
+
+
+async def test_where_all_are_open_all_are_asked(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, clock: SetClock
+) -> None:
+    second = await scripted_engines()
+    door = await door_to(open_door, clock, scripted_engine, second)
+    for _ in range(2 * FAULTS):
+        for engine in (scripted_engine, second):
+            engine.answer(reset)
+        error_of(await door.post(CHAT, ASK), 502, "upstream_error", "upstream_error")
+    assert await is_open(door, scripted_engine)
+    assert await is_open(door, second)
+    assert await ask(door) == 200
+    assert not await is_open(door, scripted_engine)
+    assert await is_open(door, second)
+
+
+@STREAM
+async def test_a_full_engine_is_given_the_time_that_it_asks_for(
+    open_door: OpenDoor,
+    scripted_engine: ScriptedEngine,
+    scripted_engines: MoreEngines,
+    clock: SetClock,
+    *,
+    stream: bool,
+) -> None:
+    second = await scripted_engines()
+    door = await door_to(open_door, clock, scripted_engine, second)
+    scripted_engine.answer(FULL)
+    for _ in range(3):
+        assert await ask(door, stream=stream) == 200
+    assert len(scripted_engine.requests) == 1
+    second.answer(FULL)
+    for _ in range(2):  # the second time without asking anybody
+        reply = await door.post(CHAT, ASK | {"stream": stream})
+        error_of(reply, 503, "overloaded", SERVER_ERROR)
+        assert reply.headers["Retry-After"] == "7"
+    assert (len(scripted_engine.requests), len(second.requests)) == (1, 4)
+    clock.advance(7)
+    assert await ask(door, stream=stream) == 200
+    assert len(scripted_engine.requests) == 2
