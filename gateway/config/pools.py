@@ -41,6 +41,13 @@ class BreakerEntry(Section):
     open_for: Annotated[Duration, Field(gt=0)] = 10.0
 
 
+class RetryBudget(Section):
+    """How many second tries there are for all calls of a pool: so many of a call, and so many each second."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    per_second: Annotated[float, Field(ge=0, le=10_000)] = 10.0
+
+
 class PoolEntry(Section):
     """Replicas that serve the same model."""
 
@@ -53,6 +60,7 @@ class PoolEntry(Section):
     keep_alive_comments: Annotated[Duration, Field(ge=0.1)] | None = None
     health: Health = Health()
     breaker: BreakerEntry | None = BreakerEntry()
+    retry_budget: RetryBudget = RetryBudget()
 
     @field_validator("replicas")
     @classmethod

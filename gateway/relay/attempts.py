@@ -4,6 +4,7 @@ Nothing is sent to the client before an answer begins, but comments where the po
 tried again. How each attempt ended is told to its replica's breaker.
 """
 
+import asyncio
 from functools import partial
 from typing import Protocol
 
@@ -29,6 +30,8 @@ from gateway.routing.replica import Replica
 
 # How engines name what they refuse; its members may follow.
 _USAGE_OPTIONS = "stream_options"
+# After these no pause helps: nobody listens there, or it was given up only because another is up.
+_AT_ONCE = frozenset({"connect", "found_down"})
 
 
 class Observer(Protocol):
@@ -36,6 +39,9 @@ class Observer(Protocol):
 
     def attempt(self, pool: str, replica: str, *, result: str) -> None:
         """An attempt ended: answered, refused (the call is wrong), or a `Failure`'s reason."""
+
+    def retry_refused(self, pool: str) -> None:
+        """A call was not tried again: the pool's retries are used up."""
 
     def stream_opened(self, model: str | None) -> None:
         """A stream is being relayed from now on."""
@@ -101,6 +107,7 @@ class Attempts:
             )
         failures: list[Failure] = []
         asks = True
+        self._model.pool.retries.calls += 1
         while loan := self._lend(failures):
             with loan as replica:
                 self.tried.append(replica)
@@ -143,6 +150,8 @@ class Attempts:
                         continue
                     _tell_failure(loan, verdict)
                     failures.append(verdict)
+            if not await self._may_retry(failures):
+                break
         raise refusal_of(failures)
 
     def cut(self) -> None:
@@ -176,6 +185,21 @@ class Attempts:
         most = self._model.entry.default_output_tokens if call.output_tokens is None else call.output_tokens
         choices = call.generations
         return min(most * choices, exchange.replica.pace.tokens_in(exchange.asked_s, choices=choices))
+
+    async def _may_retry(self, failures: list[Failure]) -> bool:
+        """Return whether the pool has a retry for this call, after the pause before it; `_lend` decides the rest."""
+        pool, last = self._model.pool, failures[-1].reason
+        if self._cut or last == "client_deadline" or not _could_try_another(pool, self.tried):
+            return True
+        if not pool.retries.take(pool.now()):
+            self._observer.retry_refused(pool.name)
+            return False
+        if last not in _AT_ONCE:
+            pause_s = pool.retries.pause_s(len(failures))
+            if self._deadline_at is not None:
+                pause_s = min(pause_s, self._deadline_at - self._clock.monotonic())
+            await asyncio.sleep(pause_s)
+        return True
 
     def _lend(self, failures: list[Failure]) -> Loan | None:
         pool = self._model.pool
@@ -229,7 +253,11 @@ class Attempts:
 
 
 def _has_another(pool: Pool, tried: list[Replica]) -> bool:
-    """Whether one attempt more could be made, at a replica that was not tried."""
+    """Whether one attempt more will be made at a replica that was not tried, if this one fails."""
+    return _could_try_another(pool, tried) and pool.retries.left(pool.now())
+
+
+def _could_try_another(pool: Pool, tried: list[Replica]) -> bool:
     return len(tried) < pool.attempts and pool.has_another(tried=tried)
 
 

@@ -10,6 +10,7 @@ from gateway.config import PoolEntry
 from gateway.errors import RETRY_AFTER_MAX_S, NoReplicaAvailable, Overloaded, Unavailable
 from gateway.routing.balance import balance_of
 from gateway.routing.replica import Replica
+from gateway.routing.retries import Retries
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Pool:
         self.by_prefix = entry.balance == "prefix_affinity"
         self.balance = balance_of(entry.balance, chance)
         self.now = clock.monotonic
+        self.retries = Retries(entry.retry_budget, chance, now=self.now())
         self.held_back: set[Replica] = set()
 
     def lend(self, *, tried: Collection[Replica] = (), prefixes: Prefixes = ()) -> Loan:

@@ -136,6 +136,11 @@ class Metrics:
             "Tries to have a call answered by a replica, by their result.",
             ("pool", "replica", "result"),
         )
+        self._retries_refused = self._counter(
+            "gateway_retries_refused_total",
+            "Calls that were not tried again: the pool's retries were used up.",
+            ("pool",),
+        )
         self._auth_failures = self._counter(
             "gateway_auth_failures_total", "Calls whose token was missing or not accepted.", ("reason",)
         )
@@ -217,6 +222,10 @@ class Metrics:
     def attempt(self, pool: str, replica: str, *, result: str) -> None:
         """Count a try on a replica (`host:port`); `result` is one of routing's words, never an engine's text."""
         self._attempts[pool, replica, result] += 1
+
+    def retry_refused(self, pool: str) -> None:
+        """Count a call that was not tried again because its pool's retries are used up."""
+        self._retries_refused[pool,] += 1
 
     def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""

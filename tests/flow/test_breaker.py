@@ -205,3 +205,21 @@ async def test_a_full_engine_is_given_the_time_that_it_asks_for(
     clock.advance(7)
     assert await ask(door, stream=stream) == 200
     assert len(scripted_engine.requests) == 2
+
+
+async def test_when_the_retries_are_used_up_the_first_failure_is_answered(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, clock: SetClock
+) -> None:
+    second = await scripted_engines()
+    budget = {"share": 0, "per_second": 0.2}  # two are saved up
+    door = await door_to(open_door, clock, scripted_engine, second, retry_budget=budget, breaker=None)
+    scripted_engine.default = reset_each
+    assert [await ask(door) for _ in range(4)] == [200, 200, 502, 502]
+    assert (await door.metrics()).total("gateway_retries_refused_total", pool="main") == 2
+    clock.advance(5)
+    assert [await ask(door) for _ in range(2)] == [200, 502]
+    assert len(second.requests) == 3
+
+
+async def reset_each(_: object, connection: Any) -> None:
+    await reset(connection)

@@ -41,6 +41,7 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.watch_journal(lambda: 1)
     metrics.store_failed("reserve")
     metrics.attempt("llama-8b", "a:1", result="ok")
+    metrics.retry_refused("llama-8b")
     metrics.settings_failed("overrides")
     metrics.watch_settings(lambda: [SettingsState("overrides", in_force=1, left_out=0, age_s=0.5)])
     metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0, breaker_open=False)])
@@ -116,6 +117,7 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_replica_up": {"pool", "replica"},
         "gateway_replica_in_flight": {"pool", "replica"},
         "gateway_breaker_open": {"pool", "replica"},
+        "gateway_retries_refused_total": {"pool"},
         "gateway_bytes_per_token": {"model"},
         "gateway_usage_missing_total": {"model", "reason"},
         "gateway_answers_broken_total": {"model", "reason"},
