@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gateway.calls.prefix import Prefixes, prefixes_of
+from gateway.clock import SystemClock
 from gateway.config import PoolEntry
 from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
@@ -227,7 +228,7 @@ def _pool(balance: str, chance: random.Random) -> Pool:
     entry: dict[str, Any] = {"replicas": [f"http://10.0.0.{number}:8000" for number in range(REPLICAS)]}
     if balance != "random":
         entry["balance"] = balance
-    pool = Pool("simulated", PoolEntry.model_validate(entry), chance)
+    pool = Pool("simulated", PoolEntry.model_validate(entry), chance, SystemClock())
     if balance == "random":
         pool.balance = Random(chance)
     return pool

@@ -250,7 +250,7 @@ async def test_keeps_the_pace_it_was_given(slow: Running) -> None:
     clock = SystemClock()
     start = clock.monotonic()
     await slow.ask("POST", "/v1/completions", COMPLETION | {"max_tokens": 10, "n": 4})
-    assert clock.monotonic() - start >= 0.1
+    assert clock.monotonic() - start >= 0.09  # timers count in milliseconds
 
 
 async def test_closing_cuts_what_runs(slow: Running) -> None:

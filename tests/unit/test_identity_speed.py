@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
+import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
@@ -21,6 +22,7 @@ RECALLS = 4  # to be had for less than the price of one check
 CHECKS = 8  # more than a new token may cost
 
 
+@pytest.mark.alone
 async def test_a_repeated_token_costs_microseconds_and_a_new_one_a_signature_check(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_bytes(key_set(K1))
     entry = config.Issuer(issuer="idp", jwks=str(tmp_path / "keys.json"))

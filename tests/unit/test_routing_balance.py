@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.clock import SystemClock
 from gateway.config import PoolEntry
 from gateway.routing.balance import BOUND, Balance, LeastRequests, PrefixAffinity, RoundRobin
 from gateway.routing.pool import Pool
@@ -20,7 +21,8 @@ prefixes = st.integers(0, 2**64 - 1)
 
 def pool_of(*weights: float, balance: str = "prefix_affinity", seed: int = 1) -> Pool:
     replicas = [{"url": f"http://10.0.0.{i}:8000", "weight": weight} for i, weight in enumerate(weights)]
-    return Pool("p", PoolEntry.model_validate({"replicas": replicas, "balance": balance}), random.Random(seed))
+    entry = PoolEntry.model_validate({"replicas": replicas, "balance": balance})
+    return Pool("p", entry, random.Random(seed), SystemClock())
 
 
 def replicas_of(*weights: float) -> Sequence[Replica]:

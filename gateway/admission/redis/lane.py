@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 FLUSH_AFTER_S = 0.005
 
 # Where calls come fast, a pipeline begins this long after the one before it at the earliest, unless enough wait: each
-# costs our loop and the server some 80 us together, whoever is in it. At 1,000 calls a second of a process that makes 0.18
-# round trips a call of 0.7 and adds 4 ms; from 2,000 on it adds less, because enough come sooner.
+# costs our loop and the server some 80 us together, whoever is in it. At 1,000 calls a second of a process that makes
+# 0.18 round trips a call of 0.7 and adds 4 ms; from 2,000 on it adds less, because enough come sooner.
 COMPANY_WITHIN_S = 0.006
 ENOUGH = 8
 # Fast: so many in that time, lately. Where fewer come nobody waits.
