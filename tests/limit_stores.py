@@ -205,11 +205,14 @@ class OnServer(Stores):
         return int(seconds) * SECOND + int(us)
 
     def lasting(self) -> list[str]:
-        keys = list(self._client.scan_iter("gw:*", count=1000))
-        if not self.real:
-            ends: set[str] = set(self._client.hkeys("test:ends"))
-            return [key for key in keys if key not in ends]
         with self._client.pipeline() as pipeline:
+            if not self.real:
+                # In one step: a gateway may be giving back meanwhile.
+                pipeline.keys("gw:*")
+                pipeline.hkeys("test:ends")
+                keys, ends = pipeline.execute()
+                return sorted(set(keys) - set(ends))
+            keys = list(self._client.scan_iter("gw:*", count=1000))
             for key in keys:
                 pipeline.ttl(key)
             return [key for key, ttl in zip(keys, pipeline.execute(), strict=True) if ttl == -1]

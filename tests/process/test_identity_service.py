@@ -117,7 +117,7 @@ async def test_rotations_and_a_service_that_hangs_touch_no_known_token(
         assert statuses(await flowing.during(1.6)) == {200}
         hung = await flowing.during(1.0, service.hang)
         late = await flowing.call(service.issue("late"))
-        assert (late.status, late.seconds >= 0.5) == (503, True)
+        assert (late.status, late.seconds >= 0.45) == (503, True)  # its time limit, but for a timer's grain
         service.answer()
         assert statuses(hung) == {200}
         assert (await flowing.call(service.issue("later"))).status == 200
