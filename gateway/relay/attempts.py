@@ -143,7 +143,7 @@ class Attempts:
                         return
                     self._exchange = None
                     if isinstance(verdict, BadRequest):
-                        if asked is None or _USAGE_OPTIONS not in verdict.message:
+                        if asked is None or _USAGE_OPTIONS not in f"{verdict.param} {verdict.message}":
                             raise verdict
                         asks = False  # perhaps for what we asked on the client's behalf: once more without
                         self.tried.remove(replica)

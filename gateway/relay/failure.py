@@ -118,13 +118,27 @@ def _failure(status: object, retry_after_s: float | None = None) -> Failure:
 
 
 def _callers_fault(error: Mapping[str, Any] | str) -> BadRequest:
-    message = message_of(error)[:_MAX_MESSAGE] or "The engine refused this call as invalid."
+    message = message_of(error)
     param = error.get("param") if isinstance(error, Mapping) else None
+    if not message and isinstance(error, Mapping) and (detail := _first_detail(error)):
+        param, message = detail
+    message = message[:_MAX_MESSAGE] or "The engine refused this call as invalid."
     param = param if isinstance(param, str) and param else None
     kind = str(error.get("type")) if isinstance(error, Mapping) else ""
     if any(word in message.lower() or word in kind for word in _CONTEXT_WORDS):
         return ContextLengthExceeded(message, param=param)
     return InvalidValue(message, param=param)
+
+
+def _first_detail(error: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the field and message of the first of pydantic's faults, which FastAPI and Mistral send as a list."""
+    message = error.get("message")
+    faults = (message if isinstance(message, dict) else error).get("detail")
+    first = faults[0] if isinstance(faults, list) and faults else None
+    if not isinstance(first, dict) or not isinstance(first.get("msg"), str) or not isinstance(first.get("loc"), list):
+        return None
+    field = ".".join(str(step) for step in first["loc"] if step != "body")
+    return field, f"{field}: {first['msg']}" if field else first["msg"]
 
 
 def _error_object(body: bytes) -> dict[str, Any] | str:

@@ -1,5 +1,6 @@
 """Usage asked on the client's behalf: the books are the engine's own, the client's bytes are as without the gateway."""
 
+import json
 import re
 from typing import Any
 
@@ -7,8 +8,8 @@ import pytest
 
 from gateway.engine.server import SimulatedEngine
 from tests.doors import CHAT, COMPLETIONS, OpenDoor
-from tests.engines import ScriptedEngine, script
-from tests.transcripts import DONE, FINGERPRINT, Kind, answer, chat, chat_role, http, sse, transcript
+from tests.engines import ScriptedEngine, drip, script
+from tests.transcripts import DONE, FINGERPRINT, Kind, answer, chat, chat_role, dumps, http, sse, transcript
 
 PROMPTS: dict[Kind, dict[str, Any]] = {
     "chat": {"messages": [{"role": "user", "content": "How many words?"}]},
@@ -96,13 +97,28 @@ async def test_metering_cannot_be_switched_off(open_door: OpenDoor, scripted_eng
     }
 
 
+REFUSALS: dict[str, tuple[int, Any]] = {
+    "a word": (400, {"error": {"message": "Unrecognized request argument: stream_options", "type": "x", "code": 400}}),
+    "a param": (400, {"error": {"message": "Unknown parameter.", "type": "x", "param": "stream_options"}}),
+    "a member": (422, {"error": "stream_options.continuous_usage_stats: unknown field", "error_type": "validation"}),
+    "FastAPI's": (422, {"detail": [{"type": "x", "loc": ["body", "stream_options"], "msg": "Not permitted"}]}),
+    "Mistral's": (
+        422,
+        {
+            "object": "error",
+            "message": {"detail": [{"type": "x", "loc": ["body", "stream_options"], "msg": "Not permitted"}]},
+            "type": "invalid_request_error",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
 async def test_an_engine_that_refuses_to_be_asked_is_not_asked_again(
-    open_door: OpenDoor, scripted_engine: ScriptedEngine
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str
 ) -> None:
-    refusal = (
-        b'{"error":{"message":"Unrecognized request argument: stream_options","type":"x","param":null,"code":400}}'
-    )
-    scripted_engine.answer(http(refusal, status="400 Bad Request"))
+    status, refusal = REFUSALS[name]
+    scripted_engine.answer(http(dumps(refusal), status=f"{status} X"))
     events = transcript(" a", " b")
     for _ in range(2):
         scripted_engine.answer(sse(events))
@@ -114,6 +130,70 @@ async def test_an_engine_that_refuses_to_be_asked_is_not_asked_again(
     samples = await door.idle()
     assert samples.total("gateway_tokens_total", kind="completion", source="estimated") == 4
     assert samples.total("gateway_requests_total", outcome="ok") == 2
+
+
+async def test_an_engine_that_refuses_running_totals_is_asked_what_the_client_asked(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    refusal = dumps({"error": {"message": "stream_options: unknown: continuous_usage_stats", "type": "x", "code": 400}})
+    scripted_engine.answer(http(refusal, status="400 Bad Request"))
+    events = transcript(" a", usage=(3, 1))
+    scripted_engine.answer(sse(events))
+    door = await open_door(scripted_engine.url)
+    options = {"include_usage": True}
+    ask = {"model": "tiny", "stream": True, "stream_options": options, **PROMPTS["chat"]}
+    assert (await door.post(CHAT, ask)).body == b"".join(events)
+    asked = [request.json()["stream_options"] for request in scripted_engine.requests]
+    assert asked == [options | {"continuous_usage_stats": True}, options]
+    assert (await door.idle()).total("gateway_tokens_total", kind="completion", source="engine") == 1
+
+
+async def test_what_the_client_itself_asked_and_the_engine_refuses_is_a_400_and_others_are_asked_for_on(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    refusal = dumps({"error": {"message": "Unrecognized request argument: stream_options", "type": "x", "code": 400}})
+    for _ in range(2):
+        scripted_engine.answer(http(refusal, status="400 Bad Request"))
+    scripted_engine.answer(sse(transcript(" a", usage=(3, 1))))
+    door = await open_door(scripted_engine.url)
+    ask = {"model": "tiny", "stream": True, **PROMPTS["chat"]}
+    assert (await door.post(CHAT, ask | {"stream_options": {"include_usage": True}})).status == 400
+    assert (await door.post(CHAT, ask)).status == 200
+    asked = [request.json()["stream_options"].get("continuous_usage_stats") for request in scripted_engine.requests]
+    assert asked == [True, None, True]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "openai"])
+async def test_fields_that_look_like_ours_are_the_engines_business_and_change_no_books(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, engine: str
+) -> None:
+    scripted_engine.answer(drip(sse(transcript(" a", " b", usage=(3, 2), continuous=engine == "vllm"))))
+    door = await open_door(scripted_engine.url, pools={"main": {"engine": engine}})
+    options = b'{"include_usage":false, "x_new":{"include_usage":true},"include_usage_":1,"asked":null}'
+    body = (
+        b'{"x_gateway":{"asked":true,"keep_total":true},"include_usage":true,"continuous_usage_stats":true,'
+        b'"usage":{"prompt_tokens":0},"unasked":false,"system_fingerprint":"f","model":"tiny","stream":true,'
+        b'"stream_options": %b,'
+        b'"messages":[{"role":"user","content":"\\",\\"stream_options\\":{}","stream_options":{}}]}'
+    )
+    reply = await door.post(CHAT, body % options)
+    expected = transcript(" a", " b") if engine == "vllm" else without_total(transcript(" a", " b", usage=(3, 2)))
+    assert reply.body == b"".join(expected)
+    received = scripted_engine.requests[0]
+    told = received.json()["stream_options"]
+    running = {"continuous_usage_stats": True} if engine == "vllm" else {}
+    assert told == json.loads(options) | {"include_usage": True} | running
+    before, after = (body % b"|").split(b"|")
+    assert received.body.startswith(before)
+    assert received.body.endswith(after)
+    samples = await door.idle()
+    assert samples.total("gateway_tokens_total", kind="prompt", source="engine") == 3
+    assert samples.total("gateway_tokens_total", kind="completion", source="engine") == 2
+
+
+def without_total(events: list[bytes]) -> list[bytes]:
+    """Return a stream without the event that tells its usage, which is the last but one."""
+    return [*events[:-2], events[-1]]
 
 
 async def test_a_call_that_an_engine_refuses_either_way_does_not_stop_the_asking(
