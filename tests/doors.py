@@ -137,17 +137,20 @@ class Samples:
 
     text: str
     _samples: list[Any] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for family in text_string_to_metric_families(self.text):
             self._samples += family.samples
+            self._names |= {family.name + end for end in ("", "_total", "_bucket", "_count", "_sum")}
 
     def labels(self, name: str) -> list[dict[str, str]]:
         """Return the labels of each sample of that name."""
         return [dict(sample.labels) for sample in self._samples if sample.name == name]
 
     def total(self, name: str, **labels: str) -> float:
-        """Return the sum of all samples of that name whose labels include these."""
+        """Return the sum of all samples of that name whose labels include these; there must be such a metric."""
+        assert name in self._names, name
         return float(sum(s.value for s in self._samples if s.name == name and labels.items() <= s.labels.items()))
 
 

@@ -67,11 +67,52 @@ async def test_of_hundreds_that_hang_up_while_they_are_reserved_nobody_else_noti
         assert (shown, left) == (["3"] * 12, ["2", "1"] + ["0"] * 10)
         samples = await door.idle()
         assert samples.total("gateway_requests_total", status="500") == 0
-        assert samples.total("gateway_limit_store_failures_total") == 0
+        assert samples.total("gateway_store_failures_total") == 0
         proxy.delay_s = 0
         reached = len(scripted_engine.requests) - 3
         assert 0 < reached < 300
         assert (await door.post(CHAT, ASK)).headers["x-ratelimit-remaining-requests"] == str(1000 - reached - 1)
+
+
+async def test_of_a_hundred_whose_deadline_passes_while_they_are_reserved_nobody_else_notices(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, store_server: StoreServer
+) -> None:
+    chance = random.Random(10)
+    key = {"name": "requests", "per": ["key"], "requests": 1000, "window": "1h"}
+    entries = {"acme": {"keys": {"few": {"override": {"requests": {"requests": 3}}}}}}
+
+    async def hurry(door: Door) -> int:
+        await asyncio.sleep(chance.random() * 0.5)
+        reply = await door.post(CHAT, ASK, **{"x-request-timeout-ms": str(chance.randint(1, 250))})
+        return reply.status
+
+    async with opened(open_door, scripted_engine, store_server, key, tenants=entries) as (door, proxy):
+        few = door.token(key="few")
+        assert (await door.post(CHAT, ASK)).status == 200
+        with store_server.client() as client:
+            connected = len(client.client_list())
+        proxy.delay_s = 0.1
+        storm = [asyncio.create_task(hurry(door)) for _ in range(100)]
+        replies = [await door.post(CHAT, ASK, token=few) for _ in range(6)]
+        statuses = [await one for one in storm]
+        assert set(statuses) == {200, 502}
+        assert [reply.status for reply in replies] == [200] * 3 + [429] * 3
+        assert {reply.headers["x-ratelimit-limit-requests"] for reply in replies} == {"3"}
+        samples = await door.idle()
+        assert samples.total("gateway_store_failures_total") == 0
+        with store_server.client() as client:
+            assert len(client.client_list()) <= connected + 1
+        proxy.delay_s = 0
+        # Those count that were admitted in time, also where their deadline passed at the engine.
+        sent = samples.total("gateway_limit_decisions_total", rule="requests", decision="admitted") - 3
+        assert 1 + statuses.count(200) <= sent < 1 + len(statuses)
+        async with asyncio.timeout(5):  # what was reserved too late is given back when its answer comes
+            while True:
+                left = int((await door.post(CHAT, ASK)).headers["x-ratelimit-remaining-requests"])
+                sent += 1
+                if left == 1000 - sent:
+                    break
+                await asyncio.sleep(0.02)
 
 
 @pytest.mark.alone
@@ -111,6 +152,8 @@ async def test_a_store_that_is_away_costs_a_steady_load_its_timeout_once(
     assert took[-1] < TIMEOUT_S + 0.1
     # Those of one timeout wait for it; then nobody does.
     assert sum(seconds > TIMEOUT_S / 2 for seconds in took) <= TIMEOUT_S / 0.02 + 2
+    assert (await door.metrics()).total("gateway_store_failures_total") > 0
+    assert (await door.get_admin("/readyz")).status == (200 if policy == "allow" else 503)
     if state == "no such name":
         await door.gateway.stop()
         return
@@ -118,6 +161,7 @@ async def test_a_store_that_is_away_costs_a_steady_load_its_timeout_once(
     async with asyncio.timeout(5):
         while "x-ratelimit-limit-requests" not in (await door.post(CHAT, ASK)).headers:
             await asyncio.sleep(0.02)
+    assert (await door.get_admin("/readyz")).status == 200
     await door.gateway.stop()  # while the store is there
 
 
