@@ -201,6 +201,18 @@ async def test_a_call_that_no_engine_answered_is_charged_nothing(
     assert (shown(reply, "requests"), shown(reply, "tokens")) == ((100, 99), (1000, 950))
 
 
+async def test_a_call_whose_engine_takes_no_connection_is_charged_nothing(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    rules = [HOUR | {"requests": 100}, HOUR | {"tokens": 1000, "count": "output"}]
+    away = {"pools": {"away": {"replicas": ["http://127.0.0.1:1"]}}, "models": {"away": {"pool": "away"}}}
+    door = await open_door(scripted_engine.url, **away, **plan(*rules))
+    for body in (ASK, STREAM):
+        error_of(await door.post(CHAT, body | {"model": "away"}), 502, "upstream_error", "upstream_error")
+    reply = await door.post(CHAT, ASK)
+    assert (shown(reply, "requests"), shown(reply, "tokens")) == ((100, 99), (1000, 950))
+
+
 async def test_a_call_refused_before_or_by_the_engine_is_charged_no_token(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:

@@ -61,6 +61,7 @@ BEFORE_ANYTHING: dict[str, tuple[Step, ...]] = {
     "closed at once": (close,),
     "half a head": (b"HTTP/1.1 200 OK\r\nconte", reset),
     "garbage": (b"\x16\x03\x01 not HTTP\r\n\r\n",),
+    "an error of its own": (http(b"", status="500 X"),),
     "silence": (never,),
     "an interim answer, then silence": (b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", never),
     "too many fields": (b"HTTP/1.1 200 OK\r\n" + b"".join(b"x-%d: b\r\n" % i for i in range(300)) + b"\r\n",),
@@ -92,12 +93,16 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize(("name", "stream"), FAILURES)
+# Alone these are another answer than a 502.
+FULL = {("full", stream): (http(b"", status="503 X"),) for stream in (False, True)}
+
+
+@pytest.mark.parametrize(("name", "stream"), [*FAILURES, *FULL])
 async def test_a_failed_attempt_is_made_good_by_another_replica_and_charged_once(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, name: str, *, stream: bool
 ) -> None:
     second = await scripted_engines()
-    scripted_engine.answer(*FAILURES[name, stream])
+    scripted_engine.answer(*(FAILURES | FULL)[name, stream])
     door = await door_to(open_door, scripted_engine, second)
     reply = await door.post(CHAT, ask(stream=stream))
     assert reply.status == 200
@@ -227,3 +232,21 @@ async def test_a_client_that_leaves_is_not_tried_elsewhere(
     await scripted_engine.requests[0].connection.gone(within_s=1)
     await door.idle()
     assert second.requests == []
+
+
+async def test_a_client_that_leaves_in_the_pause_before_a_retry_gets_none_and_is_charged_nothing(
+    open_door: OpenDoor, scripted_engines: MoreEngines
+) -> None:
+    """The pauses grow: the fifth is an eighth of a second at least."""
+    engines = [await scripted_engines() for _ in range(6)]
+    for engine in engines:
+        engine.answer(http(b"", status="500 X"))
+    pools = {"main": {"attempts": 6}}
+    door = await open_door(*[engine.url for engine in engines], pools=pools, limits={"plans": {"standard": RULES}})
+    call = asyncio.create_task(door.post(CHAT, ask(stream=True)))
+    await door.until(lambda samples: samples.total("gateway_upstream_attempts_total", result="status") == 5)
+    call.cancel()
+    samples = await door.idle()
+    assert samples.total("gateway_requests_total", outcome="client_gone", status="499") == 1
+    assert samples.total("gateway_upstream_attempts_total") == sum(len(engine.requests) for engine in engines) == 5
+    assert await charged(door) == (0, 0)

@@ -20,6 +20,7 @@ from gateway.clock import SystemClock
 from gateway.errors import RateLimited
 from gateway.identity.principal import Principal
 from tests.limiting import NOON_US, RETENTION_S, SECOND, Remembering, SetClock, limit, reservation
+from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, free_port, running_server, shared_store_server, store_server  # noqa: F401 fixtures
 
 DEADLINE_S = 5.0
@@ -75,6 +76,37 @@ async def test_no_key_lives_for_ever(store: RedisStore, store_server: StoreServe
             keys = list(client.scan_iter())
             assert len(keys) >= len(EVERY_KIND)
             assert [key for key in keys if client.pttl(key) == -1] == []
+
+
+async def test_a_connection_cut_behind_the_first_call_of_a_window_leaves_no_key_for_ever(
+    store_server: StoreServer,  # noqa: F811
+) -> None:
+    async with proxy_before(store_server.port) as proxy, connected(proxy.url) as store:
+        await store.reserve(reservation("before", (limit("day", 7), 1)))
+        proxy.lose("hang up")
+        assert (await store.reserve(reservation("first", *[(one, 1) for one in EVERY_KIND]))).admitted
+        assert await levels(store, *EVERY_KIND) == [1] * len(EVERY_KIND)
+    with store_server.client() as client:
+        assert [key for key in client.scan_iter() if client.pttl(key) == -1] == []
+
+
+async def test_under_a_steady_load_over_the_ends_of_windows_no_key_lives_for_ever_and_the_rate_holds(
+    store: RedisStore,
+    store_server: StoreServer,  # noqa: F811
+) -> None:
+    """A key expires as soon as its window is full again, which is where a load like this asks for it."""
+    clock, window_s, figure = SystemClock(), 0.05, 5
+    short, admitted, asked = limit("bucket", figure, window_s=window_s), 0, 0
+    with store_server.client() as client:
+        began_s = clock.monotonic()
+        while (elapsed_s := clock.monotonic() - began_s) < 20 * window_s:
+            # A burst of all that a window has, then a pause in which its key expires, or just not yet.
+            for _ in range(figure + 1):
+                asked += 1
+                admitted += (await store.reserve(reservation(f"call-{asked}", (short, 1)))).admitted
+                assert [key for key in client.scan_iter() if client.pttl(key) == -1] == []
+            await asyncio.sleep(window_s * (0.9 + 0.02 * (asked % 11)))
+    assert figure * 5 < admitted <= figure * (1 + (elapsed_s + window_s) / window_s)
 
 
 async def test_keys_are_gone_when_nothing_is_used_any_more(store: RedisStore, store_server: StoreServer) -> None:  # noqa: F811
