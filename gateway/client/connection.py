@@ -56,8 +56,8 @@ class ClientConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_arrival", "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_heads", "_held",
-        "_malformed", "_parser", "_receiving", "_since", "_stall", "_target", "_task", "_unsent", "_unsent_bytes",
+        "_arrival", "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_held", "_malformed",
+        "_parser", "_receiving", "_since", "_stall", "_target", "_task", "_told", "_unsent", "_unsent_bytes",
         "_waiting", "_writable", "closing", "flow", "stalled", "transport", "writing_paused",
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ class ClientConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._target = b""
         self._fields: dict[bytes, bytes] = {}
-        self._heads = self._head_bytes = self._head_fields = 0
+        self._told = self._head_bytes = self._head_fields = 0
         self._head_open = False
         self._since = clients.now  # of the state that a time limit holds for: idle, a head under way, lingering
         self._receiving: Request | None = None  # whose body is being received
@@ -177,9 +177,10 @@ class ClientConnection(asyncio.Protocol):
         """Take one read apart, and begin with the request in it if none is under way."""
         if self._deaf or self._malformed:
             return
-        heads = self._heads
+        told = self._told
         self._parse(data)
-        if self._head_open and heads == self._heads:  # a field that does not end is not told by the parser
+        # A field, a trailer or a chunk's extension that does not end is not told by the parser, which keeps it.
+        if told == self._told and (self._head_open or self._receiving is not None):
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._give_up_reading()
@@ -212,7 +213,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._target = b""
         self._fields = {}
-        self._heads += 1
+        self._told += 1
         self._head_bytes = self._head_fields = 0
         self._head_open = True
         if self._idle:
@@ -267,6 +268,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """Hand the next bytes of a body to its request."""
+        self._told += 1
+        self._head_bytes = 0
         if self._receiving is not None:
             self._receiving.feed(data)
 

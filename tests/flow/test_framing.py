@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from gateway.client.connection import MAX_HEAD_BYTES
 from gateway.identity.header import MAX_FIELD_BYTES
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
@@ -47,7 +48,16 @@ AMBIGUOUS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
     },
     **{
         f"coding {value!r}": ((b"Transfer-Encoding: " + value,), CHUNKS)
-        for value in (b"xchunked", b"chunked, identity", b"chunked, chunked", b"identity", b"chunked\x0b", b"gzip", b"")
+        for value in (
+            b"xchunked",
+            b"chunked, identity",
+            b"identity, chunked",
+            b"chunked, chunked",
+            b"identity",
+            b"chunked\x0b",
+            b"gzip",
+            b"",
+        )
     },
     "length with a space before its colon": ((b"Content-Length : 5",), BODY),
     "coding with a space before its colon": ((LENGTH, b"Transfer-Encoding : chunked"), BODY),
@@ -55,6 +65,7 @@ AMBIGUOUS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
     "a bare CR in a field": ((b"X-A: b\rTransfer-Encoding: chunked", LENGTH), BODY),
     "a NUL in a field": ((b"X-A: b\0c", LENGTH), BODY),
     "a folded field": ((LENGTH, b"X-A: b\r\n Content-Length: 3"), BODY),
+    "a folded coding": ((LENGTH, b"Transfer-Encoding:\r\n chunked"), BODY),
     "a field without a colon": ((b"X-A", LENGTH), BODY),
     "a field without a name": ((b": b", LENGTH), BODY),
     "a name beyond ASCII": (("X-\u00e9: b".encode(), LENGTH), BODY),
@@ -69,6 +80,7 @@ BROKEN_CHUNKS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
     "chunk size after a space": ((CHUNKED,), of(b" " + SIZE)),
     "chunk size of 17 digits": ((CHUNKED,), of(b"1" + SIZE.zfill(16))),
     "chunk size too small": ((CHUNKED,), of(b"%x" % (len(BODY) - 5))),
+    "chunk size too large": ((CHUNKED,), of(b"%x" % (len(BODY) + 5))),
     "no chunk size": ((CHUNKED,), of(b"")),
     "a bare LF after a chunk size": ((CHUNKED,), SIZE + b"\n" + BODY + b"\r\n0\r\n\r\n"),
     "a LF in a chunk extension": ((CHUNKED,), of(SIZE + b";a\nb")),
@@ -164,6 +176,7 @@ UNAMBIGUOUS: dict[str, tuple[tuple[bytes, ...], bytes]] = {
     "length with leading zeros": ((LENGTH.replace(b": ", b": 00"),), BODY),
     "chunked": ((CHUNKED,), CHUNKS),
     "chunked in capitals": ((CHUNKED.upper(),), CHUNKS),
+    "chunked behind blanks": ((b"Transfer-Encoding: \t  chunked",), CHUNKS),
     "small chunks": ((CHUNKED,), b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"0\r\n\r\n"),
     "chunk extensions": ((CHUNKED,), of(SIZE + b';a="b"')),
     "trailers": ((CHUNKED,), CHUNKS[:-2] + b"X-A: b\r\n\r\n"),
@@ -186,7 +199,8 @@ async def test_well_framed_calls_get_one_answer_each_and_reach_the_engine_with_o
     assert [received.body for received in scripted_engine.requests] == [BODY, BODY]
     for received in scripted_engine.requests:
         assert received.header("content-length") == str(len(BODY))
-        assert received.header("transfer-encoding") is None
+        names = sorted(name.lower() for name, _ in received.headers)
+        assert names == ["content-length", "content-type", "host", "x-request-id"]
 
 
 async def test_a_body_stays_a_body_under_a_get_and_under_an_upgrade(
@@ -302,3 +316,39 @@ async def test_http_1_0_knows_no_interim_answer(open_door: OpenDoor, scripted_en
         for _ in range(50):  # turns of the loop that we share: more than it takes to read the head and to answer it
             await asyncio.sleep(0)
         assert (await client.ask(BODY[5:])).status == 200
+
+
+@pytest.mark.parametrize(("token", "status"), [(b"", b"400"), (b"x", b"401")], ids=["token", "no good token"])
+@pytest.mark.parametrize(
+    "piece", [SIZE + b";a=", CHUNKS[:-2] + b"X-A: ", CHUNKS[:-2]], ids=["extension", "value", "name"]
+)
+async def test_framing_that_does_not_end_is_given_up_before_it_takes_memory(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, piece: bytes, *, token: bytes, status: bytes
+) -> None:
+    door = await open_door(scripted_engine.url)
+    async with raw_client(door.port) as client:
+        await client.send(call(door, CHUNKED, body=piece, token=token))
+        received = asyncio.create_task(client.rest())
+        for _ in range(MAX_HEAD_BYTES // 2**12 + 1):
+            for _ in range(20):  # turns of the loop that we share: more than it takes to read, to answer and to close
+                await asyncio.sleep(0)
+            if received.done():
+                break
+            await client.send(b"a" * 2**12)
+        assert (await asyncio.wait_for(received, 1)).startswith(b"HTTP/1.1 " + status)
+    assert scripted_engine.requests == []
+
+
+async def test_framing_in_many_pieces_may_be_more_than_a_head(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    door = await open_door(scripted_engine.url)
+    extension = b";a=" + b"b" * 2**10
+    async with raw_client(door.port) as client:
+        await client.send(call(door, CHUNKED, body=b""))
+        for byte in BODY + b" " * 20:
+            await client.send(b"1" + extension)
+            await asyncio.sleep(0)
+            await client.send(b"\r\n%c\r\n" % byte)
+            await asyncio.sleep(0)
+        assert (await client.ask(b"0\r\n\r\n")).status == 200
