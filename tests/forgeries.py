@@ -53,6 +53,7 @@ def forgeries(claims: dict[str, Any]) -> dict[str, Callable[[], str]]:
         "b64-false": lambda: spoiled_header(b64=False),
         "jwk": lambda: ATTACKER.token(claims, kid="k1", jwk=public_members(ATTACKER.private)),
         "jwk-own-kid": lambda: ATTACKER.token(claims, jwk=ATTACKER.jwk()),
+        "jku": lambda: ATTACKER.token(claims, kid="k1", jku="https://attacker.example/keys"),
         "x5u": lambda: ATTACKER.token(claims, kid="k1", x5u="https://attacker.example/cert"),
         "attacker-without-kid": lambda: ATTACKER.token(claims, kid=None),
         "kid-number": lambda: spoiled_header(kid=1),

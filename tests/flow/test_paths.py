@@ -51,6 +51,7 @@ async def test_a_query_is_no_part_of_the_path(open_door: OpenDoor, scripted_engi
         assert (await once(door, request("POST", target, door.token()))).status == 200
         error_of(await once(door, request("POST", target)), 401, "missing_token", "authentication_error")
     assert {received.target for received in scripted_engine.requests} == {CHAT}
+    assert not any("access_token" in line for line in await door.logged(6))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -9,9 +10,11 @@ import pytest
 
 from gateway.clock import SystemClock
 from gateway.identity import development
+from tests.certificates import certified
 from tests.doors import CHAT, COMPLETIONS, MODEL, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, never
 from tests.envelope import BAD_REQUEST, SERVER_ERROR, error_of
+from tests.store_server import free_port
 from tests.transcripts import http
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -277,12 +280,56 @@ async def test_no_refusal_tells_of_the_inside_and_no_log_line_of_the_client(
     scripted_engine.answer(b"canary: not HTTP\r\n\r\n")
     scripted_engine.answer(never)
     replies = [await door.post(CHAT, body) for body in bodies]
-    headers = (f"Bearer {door.token()}secret", "Bearer secret", "Basic secret", f"secret {door.token()}")
+    expired = door.token(ttl_s=-3600)
+    headers = [f"Bearer {door.token()}secret", "Bearer secret", "Basic secret", f"secret {door.token()}"]
+    headers.append(f"Bearer {expired}")
     replies += [await authorized(door, header, ask(messages=said)) for header in headers]
-    assert sorted(reply.status for reply in replies) == [400] * 5 + [401] * 4 + [429] + [502] * 4
+    assert sorted(reply.status for reply in replies) == [400] * 5 + [401] * 5 + [429] + [502] * 4
     told = [f"{reply.headers} {reply.body!r}" for reply in replies]
-    for inner in ("canary", "localhost", str(scripted_engine.port), "Traceback", "Error(", door.token()):
+    for inner in ("canary", "localhost", str(scripted_engine.port), "Traceback", "Error(", door.token(), expired):
         assert not [text for text in told if inner in text]
     logs = [*await door.logged(len(replies)), *caplog.messages]
-    for secret in ("secret", "canary-key", "canary-trace", "Traceback", door.token()):
+    for secret in ("secret", "canary-key", "canary-trace", "Traceback", door.token(), expired):
+        assert not [line for line in logs if secret in line]
+
+
+@pytest.mark.parametrize("trouble", ["nobody listens", "no such name", "no TLS", "an unknown certificate"])
+async def test_an_engine_that_cannot_be_had_is_told_of_without_its_address(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    caplog.set_level("DEBUG")
+    port = free_port()
+    if trouble == "an unknown certificate":
+        await scripted_engine.close()
+        await scripted_engine.start(tls=certified(tmp_path)[0])
+    urls = {
+        "nobody listens": f"http://localhost:{port}",
+        "no such name": f"http://inside.invalid:{port}",
+        "no TLS": f"https://localhost:{scripted_engine.port}",
+        "an unknown certificate": f"https://localhost:{scripted_engine.port}",
+    }
+    replica = {"url": urls[trouble] + "/inside"}
+    door = await open_door(
+        pools={"main": {"replicas": [replica], "api_key": "canary-key", "timeouts": {"connect": "200ms"}}}
+    )
+    said = [{"role": "user", "content": "secret-prompt"}]
+    token = door.token()
+    for stream in (False, True):
+        reply = await door.post(CHAT, ask(messages=said, stream=stream), token=token)
+        error_of(reply, 502, "upstream_error", "upstream_error")
+        told = f"{reply.headers} {reply.body!r}".lower()
+        inner = (
+            "inside",
+            "localhost",
+            "127.0.0.1",
+            str(port),
+            str(scripted_engine.port),
+            "errno",
+            "ssl",
+            "cert",
+            "canary",
+        )
+        assert not [word for word in inner if word in told]
+    logs = [*await door.logged(2), *caplog.messages]
+    for secret in ("secret-prompt", "canary-key", "Traceback", token):
         assert not [line for line in logs if secret in line]

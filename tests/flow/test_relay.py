@@ -142,19 +142,28 @@ async def test_of_the_clients_headers_only_the_allowed_go_on(
     received = scripted_engine.requests[0]
     assert received.header("authorization") == "Bearer engine-secret"
     assert received.header("host") == f"127.0.0.1:{scripted_engine.port}"
-    assert received.header("x-request-id") == reply.headers["INFERENCE-ID"]
+    assert received.header("x-request-id") == reply.headers["INFERENCE-ID"] != "mine"
 
 
 async def test_of_the_engines_headers_only_the_content_type_comes_back(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
-    private = [("set-cookie", "a=b"), ("x-internal-host", "gpu-7"), ("connection", "x-foo"), ("x-foo", "1")]
-    scripted_engine.answer(http(answer("chat", "Hi", usage=(3, 1)), headers=private))
+    private = [
+        ("set-cookie", "a=b"), ("x-internal-host", "gpu-7"), ("connection", "x-foo"), ("x-foo", "1"),
+        ("date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("keep-alive", "timeout=5"), ("x-request-id", "the engine's"),
+    ]  # fmt: skip
     door = await open_door(scripted_engine.url)
-    reply = await door.post(CHAT, CHAT_ASK)
-    assert {name.lower() for name in reply.headers if not name.lower().startswith("x-ratelimit")} == {
-        "content-length", "content-type", "date", "inference-id", "x-request-id",
-    }  # fmt: skip
+    every = {"content-type", "date", "inference-id", "x-request-id"}
+    scripted_engine.answer(http(answer("chat", "Hi", usage=(3, 1)), headers=private))
+    scripted_engine.answer(head(headers=private), *map(chunked, transcript(" Hi")), LAST_CHUNK)
+    whole, stream = await door.post(CHAT, CHAT_ASK), await door.post(CHAT, CHAT_ASK | STREAMED)
+    for reply, more in (
+        (whole, {"content-length"}),
+        (stream, {"transfer-encoding", "cache-control", "x-accel-buffering"}),
+    ):
+        assert {name.lower() for name in reply.headers if not name.lower().startswith("x-ratelimit")} == every | more
+        assert "1970" not in reply.headers["Date"]
+        assert reply.headers["x-request-id"] == reply.headers["INFERENCE-ID"]
 
 
 async def test_every_answer_has_an_id_of_its_own(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:

@@ -49,8 +49,8 @@ async def provider() -> AsyncIterator[IdentityProvider]:
         yield provider
 
 
-async def door_to(open_door: OpenDoor, engine: ScriptedEngine, provider: IdentityProvider) -> Door:
-    entry = {"issuer": ISSUER, "jwks": provider.jwks, "leeway": "0s"}
+async def door_to(open_door: OpenDoor, engine: ScriptedEngine, provider: IdentityProvider, leeway: str = "0s") -> Door:
+    entry = {"issuer": ISSUER, "jwks": provider.jwks, "leeway": leeway}
     door = await open_door(engine.url, auth={"issuers": [entry]})
     await door.until(lambda samples: samples.total("gateway_key_set_refreshes_total", issuer=ISSUER) == 1)
     return door
@@ -66,6 +66,7 @@ async def test_spellings_of_the_header_that_mean_the_same(open_door: OpenDoor, s
 async def test_what_could_be_read_in_two_ways_is_401(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
     door = await open_door(scripted_engine.url)
     good, bad = b"Bearer " + door.token().encode(), b"Bearer a.b.c"
+    signature = good.rpartition(b".")[2]
     for fields in (
         (good, bad),
         (bad, good),
@@ -88,9 +89,45 @@ async def test_what_could_be_read_in_two_ways_is_401(open_door: OpenDoor, script
         code = reply.error["code"]
         error_of(reply, 401, code, "authentication_error")
         assert code in {"missing_token", "invalid_token"}
+        assert signature not in reply.body
     for name in (b"X-Authorization", b"Proxy-Authorization", b"Cookie", b"access_token", b"X-Api-Key", b"Api-Key"):
         error_of(await once(door, name + b": " + good), 401, "missing_token", "authentication_error")
     assert scripted_engine.requests == []
+    assert not any(signature.decode() in line for line in await door.logged(22))
+
+
+async def test_a_genuine_token_of_many_kilobytes_is_accepted(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    door = await open_door(scripted_engine.url)
+    large = door.token_of(groups="x" * 7000).encode()
+    assert 9 * 2**10 < len(large) < MAX_FIELD_BYTES
+    assert (await once(door, b"Authorization: Bearer " + large)).status == 200
+
+
+NO_DATES = ("Infinity", "-Infinity", "NaN", "1e400", "true", "[1]", "null", "9" * 400, "9" * 5000)
+
+
+async def test_dates_hold_within_the_leeway_and_what_is_no_date_is_401(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, provider: IdentityProvider
+) -> None:
+    door = await door_to(open_door, scripted_engine, provider, leeway="5s")
+    now = int(SystemClock().now())
+    dates: list[tuple[dict[str, object], int]] = [
+        ({"iat": now + 2, "nbf": now + 2}, 200),
+        ({"exp": now - 2}, 200),
+        ({"nbf": now + 60}, 401),
+        ({"iat": now + 60}, 401),
+        ({"exp": now - 10}, 401),
+    ]
+    dates += [({claim: date}, 401) for claim in ("exp", "nbf", "iat") for date in NO_DATES]
+    async with raw_client(door.port) as client:
+        for changes, status in dates:
+            members = {"iss": f'"{ISSUER}"', "sub": '"user-1"', "exp": now + 600} | changes
+            payload = "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
+            bearer = K1.raw('{"alg":"ES256","kid":"k1"}', payload).encode()
+            assert (await client.ask(call(b"Authorization: Bearer " + bearer))).status == status, changes
+    assert len(scripted_engine.requests) == 2
 
 
 async def test_a_token_beyond_the_limit_is_refused_with_its_connection_and_never_echoed(
