@@ -24,20 +24,27 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
+  client_body_timeout 500ms;
+  upstream behind {{ server 127.0.0.1:{behind}; {pool} }}
   server {{
     listen 127.0.0.1:{port} backlog=1024;
-    location / {{ proxy_pass http://127.0.0.1:{behind}; proxy_http_version 1.0; }}
+    location / {{ proxy_pass http://behind; {protocol} }}
   }}
 }}
 """
+_FRESH = {"pool": "keepalive 0;", "protocol": "proxy_http_version 1.0;"}
+_KEPT = {"pool": "keepalive 1;", "protocol": 'proxy_http_version 1.1; proxy_set_header Connection "";'}
 
 
 @asynccontextmanager
-async def nginx_before(port: int, folder: Path) -> AsyncIterator[int]:
-    """Run nginx before what listens on `port`; give the port that it listens on itself."""
+async def nginx_before(port: int, folder: Path, *, keep_alive: bool = False) -> AsyncIterator[int]:
+    """Run nginx before what listens on `port`; give the port that it listens on itself.
+
+    `keep_alive`: in HTTP/1.1 over one connection that the calls of all clients share, instead of one for each call.
+    """
     own = free_port()
     path = folder / "nginx.conf"
-    path.write_text(_CONFIG.format(folder=folder, port=own, behind=port))
+    path.write_text(_CONFIG.format(folder=folder, port=own, behind=port, **(_KEPT if keep_alive else _FRESH)))
     process = await asyncio.create_subprocess_exec(nginx_binary(), "-c", path, "-e", folder / "error.log")
     try:
         await _listening(own)

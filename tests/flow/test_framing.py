@@ -1,6 +1,7 @@
 """Requests on raw sockets: what is ambiguous is refused and its connection closed, what is not works as HTTP says."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from gateway.identity.header import MAX_FIELD_BYTES
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of
+from tests.nginx import nginx_before
 from tests.raw_client import raw_client
 from tests.transcripts import transcript
 
@@ -352,3 +354,23 @@ async def test_framing_in_many_pieces_may_be_more_than_a_head(
             await client.send(b"\r\n%c\r\n" % byte)
             await asyncio.sleep(0)
         assert (await client.ask(b"0\r\n\r\n")).status == 200
+
+
+async def test_behind_a_proxy_whose_clients_share_a_connection_each_gets_its_own_answer(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    door = await open_door(scripted_engine.url)
+    hidden = call(door, b"Content-Length: 0", b"Connection: close", line=b"GET /v1/models/hidden HTTP/1.1", body=b"")
+    answered = 0
+    async with nginx_before(door.port, tmp_path, keep_alive=True) as port:
+        for serial, (fields, body) in enumerate([*AMBIGUOUS.values(), *BROKEN_CHUNKS.values(), ((LENGTH,), BODY)]):
+            async with raw_client(port) as client:
+                await client.send(call(door, *fields, body=body + hidden))
+                answered += (await client.rest()).count(b" 200 OK")
+            own = b"GET /v1/models/of-%d HTTP/1.1" % serial
+            async with raw_client(port) as client:
+                reply = await client.ask(call(door, b"Content-Length: 0", line=own, body=b""))
+            assert (reply.status, reply.error["code"]) == (404, "model_not_found")
+            assert f"of-{serial}'" in reply.error["message"]
+    assert len(scripted_engine.requests) == answered >= 1
+    assert {received.body for received in scripted_engine.requests} == {BODY}
