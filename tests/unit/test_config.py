@@ -179,6 +179,8 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
         ("pools.p.keep_alive_comments", "50ms", "pools.p.keep_alive_comments: "),
         ("pools.p.replicas", [], "pools.p.replicas: "),
         ("pools.p.replicas", ["http://a", "http://a"], "pools.p.replicas: the same URL stands here twice"),
+        ("pools.p.replicas", ["http://user:secret@a"], "pools.p.replicas[0].url: "),
+        ("pools.p.replicas", ["http://a/v1?key=secret"], "pools.p.replicas[0].url: "),
         ("pools.p.api_key", "${NOPE}", "pools.p.api_key: ${NOPE} is not set in the environment"),
         ("pools.p.api_key", "${file:/nope}", "pools.p.api_key: ${file:/nope} cannot be read"),
     ],
