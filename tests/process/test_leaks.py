@@ -85,7 +85,9 @@ async def abort(gateway: Running, call: bytes, after_s: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "loop"), [("plain", "uvloop"), ("tls", "uvloop"), ("tls", "asyncio")], indirect=["engine"]
+    ("engine", "loop"),
+    [("plain", "uvloop"), ("plain", "asyncio"), ("tls", "uvloop"), ("tls", "asyncio")],
+    indirect=["engine"],
 )
 async def test_calls_that_end_badly_leave_nothing_behind(
     processes: Processes, engine: ScriptedEngine, loop: Loop
