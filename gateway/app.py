@@ -45,7 +45,7 @@ from gateway.relay.upstream import Upstream
 from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
 from gateway.routing.health import Prober
-from gateway.routing.pool import Pool
+from gateway.routing.pools import Pools
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag
 from gateway.telemetry.metrics import Metrics
@@ -105,7 +105,7 @@ class Gateway:
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._pools = {name: Pool(name, entry, chance, clock) for name, entry in settings.pools.items()}
+        self._pools = Pools(settings.pools, chance, clock)
         self._metrics.watch_replicas(self._replicas)
         self._authenticator = Authenticator(
             settings.auth,
@@ -123,7 +123,8 @@ class Gateway:
         )
         outbox = Outbox(asyncio.get_running_loop())
         self._upstream = Upstream(clock, outbox)
-        self._prober = Prober(self._pools.values(), self._session, chance)
+        self._pools.follow(self._upstream.follow)
+        self._prober = Prober(self._pools, self._session, chance)
         self._lag = LoopLag(self._metrics.event_loop_lag, clock)
         catalog = Catalog(settings.models, self._pools)
         self._metrics.watch_estimates(catalog.bytes_per_token)
@@ -227,12 +228,9 @@ class Gateway:
         return Readiness(
             draining=lambda: "this gateway is about to stop" if self._pipeline.draining else None,
             identity=lambda: None if self._authenticator.ready else "no key set of any issuer has been fetched yet",
-            pools=lambda: None if self._any_replica_up() else "no replica of any pool is up",
+            pools=lambda: None if self._pools.any_up else "no replica of any pool is up",
             store=(lambda: None if self._admission.ready else "the limit store does not answer") if denies else None,
         )
-
-    def _any_replica_up(self) -> bool:
-        return any(replica.up for pool in self._pools.values() for replica in pool.replicas)
 
     def _settings_kept(self) -> list[SettingsState]:
         overrides, revoked = self._overrides, self._revocations
@@ -247,8 +245,7 @@ class Gateway:
     def _replicas(self) -> list[ReplicaState]:
         return [
             ReplicaState(pool.name, replica.name, replica.up, replica.in_flight, replica.breaker.open)
-            for pool in self._pools.values()
-            for replica in pool.replicas
+            for pool, replica in self._pools.replicas
         ]
 
 

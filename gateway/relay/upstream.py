@@ -9,6 +9,7 @@ from typing import Protocol
 from gateway.clock import Clock
 from gateway.outbox import Outbox
 from gateway.relay.connection import Connection
+from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 
 # uvicorn (vLLM, SGLang) closes a connection that was idle for 5 s: ours are given up before that.
@@ -78,7 +79,7 @@ class Upstream:
 
     def give_back(self, replica: Replica, connection: Connection) -> None:
         """Keep a connection for the next exchange if it can carry one, else close it."""
-        if not connection.reusable:
+        if replica.gone or not connection.reusable:
             connection.abort()
             return
         connection.idle_since = now = self._clock.monotonic()
@@ -86,6 +87,12 @@ class Upstream:
         idle.append(connection)
         while idle[0] is not connection and (idle[0].idle_since <= now - KEEP_IDLE_S or not idle[0].reusable):
             idle.popleft().abort()
+
+    def follow(self, _pool: Pool) -> None:
+        """Let go of connections to replicas that belong to no pool any more."""
+        for replica in [replica for replica in self._idle if replica.gone]:
+            for connection in self._idle.pop(replica):
+                connection.abort()
 
     def close(self) -> None:
         """Close every idle connection, and watch no more."""

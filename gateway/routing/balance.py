@@ -5,9 +5,7 @@ A balance is given the eligible replicas only, and never none: which these are (
 
 import math
 import random
-from collections import defaultdict
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Protocol
 
 from gateway.calls.prefix import Prefixes
@@ -58,19 +56,21 @@ class RoundRobin:
     so that gateways which start together do not march in step.
     """
 
-    __slots__ = ("_earned",)
+    __slots__ = ("_chance",)
 
     def __init__(self, chance: random.Random) -> None:
-        self._earned: defaultdict[Replica, float] = defaultdict(chance.random)
+        self._chance = chance
 
     def choose(self, eligible: Sequence[Replica], prefixes: Prefixes) -> Replica:  # noqa: ARG002 it asks for none
         """Return the one whose turn it is."""
-        earned, paid = self._earned, 0.0
+        richest, paid = eligible[0], 0.0
         for replica in eligible:
-            earned[replica] += replica.weight
+            earned = self._chance.random() if replica.earned is None else replica.earned
+            replica.earned = earned + replica.weight
             paid += replica.weight
-        richest = max(eligible, key=earned.__getitem__)
-        earned[richest] -= paid
+            if replica.earned > (richest.earned or 0.0):
+                richest = replica
+        richest.earned = (richest.earned or 0.0) - paid
         return richest
 
 
@@ -83,11 +83,10 @@ class PrefixAffinity:
     prefix spills over, and conversations that only open alike part.
     """
 
-    __slots__ = ("_otherwise", "_seeds")
+    __slots__ = ("_otherwise",)
 
     def __init__(self, chance: random.Random) -> None:
         self._otherwise = LeastRequests(chance)
-        self._seeds: dict[Replica, int] = {}
 
     def choose(self, eligible: Sequence[Replica], prefixes: Prefixes) -> Replica:
         """Return the replica of the first prefix whose replica has room, or the least loaded."""
@@ -106,17 +105,12 @@ class PrefixAffinity:
         """Return the replica that ranks highest for a prefix; the larger its weight, the more often it does."""
         best, highest = eligible[0], -math.inf
         for replica in eligible:
-            mixed = (prefix ^ (self._seeds.get(replica) or self._seed(replica))) * _FIRST & _64_BITS
+            mixed = (prefix ^ replica.seed) * _FIRST & _64_BITS
             mixed = (mixed ^ mixed >> 32) * _SECOND & _64_BITS
             rank = replica.weight / -math.log(((mixed ^ mixed >> 32) + 1) / _MORE)
             if rank > highest:
                 best, highest = replica, rank
         return best
-
-    def _seed(self, replica: Replica) -> int:
-        digest = blake2b(replica.url.encode(), digest_size=8).digest()
-        seed = self._seeds[replica] = int.from_bytes(digest, "big")
-        return seed
 
 
 def balance_of(name: BalanceName, chance: random.Random) -> Balance:

@@ -26,6 +26,15 @@ class Breaker:
         self._open_until: float | None = None
         self._deciding = 0
 
+    def configure(self, entry: BreakerEntry | None) -> None:
+        """Go by this entry from now on. One that was open stays so, unless nothing opens it any more."""
+        if entry == self._entry:
+            return
+        self._entry = entry
+        self._faults = deque(self._faults, maxlen=entry.failures if entry else 0)
+        if entry is None:
+            self._open_until = None
+
     @property
     def open(self) -> bool:
         """Whether it opened, and no answer has begun since then that closed it."""

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
 
 import aiohttp
 
 from gateway.config import Health
 from gateway.routing.pool import Pool
+from gateway.routing.pools import Pools
 from gateway.routing.replica import Replica
 
 _log = logging.getLogger(__name__)
@@ -20,28 +20,33 @@ PROBE_TIMEOUT_S = 2.0
 class Prober:
     """Marks replicas down after `unhealthy_after` failed probes in a row, up after `healthy_after` good ones."""
 
-    def __init__(self, pools: Iterable[Pool], session: aiohttp.ClientSession, chance: random.Random) -> None:
-        self._pools = tuple(pools)
+    def __init__(self, pools: Pools, session: aiohttp.ClientSession, chance: random.Random) -> None:
+        self._pools = pools
         self._session = session
         self._chance = chance
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[Replica, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Begin to probe every replica of every pool."""
-        for pool in self._pools:
-            for replica in pool.replicas:
-                self._tasks.append(asyncio.create_task(self._watch(pool, replica), name=f"health of {replica.name}"))
+        """Begin to probe every replica of every pool, and from then on those that come."""
+        self._pools.follow(self._follow)
 
     async def close(self) -> None:
         """Stop all probes."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _follow(self, pool: Pool) -> None:
+        for replica in [replica for replica in self._tasks if replica.gone]:
+            self._tasks.pop(replica).cancel()
+        for replica in pool.replicas:
+            if replica not in self._tasks:
+                self._tasks[replica] = asyncio.create_task(self._watch(pool, replica), name=f"health of {replica.name}")
 
     async def _watch(self, pool: Pool, replica: Replica) -> None:
-        streak = Streak(pool.health, up=replica.up)
+        streak = Streak(up=replica.up)
         while True:
-            up = streak.note(good=await self._probe(pool.health, replica))
+            up = streak.note(pool.health, good=await self._probe(pool.health, replica))
             if up != replica.up:
                 replica.up = up
                 replica.fingerprint = None  # it may come back as another build
@@ -64,15 +69,14 @@ class Prober:
 class Streak:
     """Counts probes that agree; decides, from one result at a time, whether a replica is up."""
 
-    def __init__(self, health: Health, *, up: bool) -> None:
-        self._health = health
+    def __init__(self, *, up: bool) -> None:
         self._up = up
         self._against = 0
 
-    def note(self, *, good: bool) -> bool:
+    def note(self, health: Health, *, good: bool) -> bool:
         """Take in one probe's result and return whether the replica now counts as up."""
         self._against = 0 if good == self._up else self._against + 1
-        needed = self._health.healthy_after if good else self._health.unhealthy_after
+        needed = health.healthy_after if good else health.unhealthy_after
         if self._against >= needed:
             self._up, self._against = good, 0
         return self._up

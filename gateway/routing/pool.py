@@ -2,13 +2,15 @@
 
 import logging
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from gateway.calls.prefix import Prefixes
 from gateway.clock import Clock
-from gateway.config import PoolEntry
+from gateway.config import PoolEntry, ReplicaEntry
 from gateway.errors import RETRY_AFTER_MAX_S, NoReplicaAvailable, Overloaded, Unavailable
+from gateway.routing import orders
 from gateway.routing.balance import balance_of
+from gateway.routing.orders import Orders
 from gateway.routing.replica import Replica
 from gateway.routing.retries import Retries
 
@@ -66,26 +68,101 @@ class Loan:
         self._pool.rest(self._replica, wait_s)
 
 
-class Pool:
-    """A named set of replicas behind one or more models.
+def _nobody(_pool: "Pool") -> None:
+    pass
 
-    `held_back` are those of them that not every call may go to: their breaker is open, or they rest.
+
+class Pool:
+    """A named set of replicas behind one or more models. `changed` is called when it may have become another one.
+
+    `held_back` are those of them that not every call may go to: their breaker is open, they rest or are drained.
+    `leaving` are those that it had before: no call goes to them any more.
     """
 
-    def __init__(self, name: str, entry: PoolEntry, chance: random.Random, clock: Clock) -> None:
+    def __init__(
+        self,
+        name: str,
+        entry: PoolEntry,
+        chance: random.Random,
+        clock: Clock,
+        *,
+        changed: Callable[["Pool"], None] = _nobody,
+    ) -> None:
         self.name = name
+        self.now = clock.monotonic
+        self.tells_usage = True  # until an engine refuses to be asked for it
+        self.retries = Retries(entry.retry_budget, chance, now=self.now())
+        self.balance = balance_of(entry.balance, chance)
+        self.replicas: tuple[Replica, ...] = ()
+        self.held_back: set[Replica] = set()
+        self._chance = chance
+        self._changed = changed
+        self._departed: set[Replica] = set()
+        self._listed: tuple[ReplicaEntry, ...] = ()
+        self._orders = orders.NONE
+        self._take(entry)
+        self.list(entry.replicas)
+
+    @property
+    def leaving(self) -> Collection[Replica]:
+        """The replicas that belong to it no longer and still have calls; from any thread."""
+        return [replica for replica in [*self._departed] if replica.in_flight]
+
+    def configure(self, entry: PoolEntry) -> None:
+        """Go by this entry from now on. Calls under way keep their replicas."""
+        if entry.balance != self._entry.balance:
+            self.balance = balance_of(entry.balance, self._chance)
+        if entry.engine != self._entry.engine:
+            self.tells_usage = True
+        self.retries.configure(entry.retry_budget)
+        self._take(entry)
+        self.list(entry.replicas)
+
+    def list(self, entries: Sequence[ReplicaEntry]) -> None:
+        """Have these replicas from now on, whoever found them, but for what operators ordered."""
+        self._listed = tuple(entries)
+        self._assemble()
+
+    def order(self, given: Orders) -> None:
+        """Have these orders of operators hold from now on, in place of those before."""
+        if given != self._orders:
+            self._orders = given
+            self._assemble()
+
+    def _take(self, entry: PoolEntry) -> None:
+        self._entry = entry
         self.engine = entry.engine
         self.attempts = entry.attempts
         self.timeouts = entry.timeouts
         self.keep_alive_comments = entry.keep_alive_comments
         self.health = entry.health
-        self.replicas = tuple(Replica(replica, entry) for replica in entry.replicas)
-        self.tells_usage = True  # until an engine refuses to be asked for it
         self.by_prefix = entry.balance == "prefix_affinity"
-        self.balance = balance_of(entry.balance, chance)
-        self.now = clock.monotonic
-        self.retries = Retries(entry.retry_budget, chance, now=self.now())
-        self.held_back: set[Replica] = set()
+
+    def _assemble(self) -> None:
+        """Make `replicas` what is listed and ordered. One that was here, or has just left, keeps all that is known."""
+        self._departed = {replica for replica in self._departed if replica.in_flight}
+        known = {replica.url: replica for replica in (*self._departed, *self.replicas)}
+        # A replica that comes to others that serve has to show first that it is up.
+        serves = any(replica.up for replica in self.replicas)
+        here: dict[str, Replica] = {}
+        for entry in self._orders.applied_to(self._listed):
+            replica = Replica(entry, self._entry)
+            if replica.url in known:
+                replica = known[replica.url]
+                replica.configure(entry, self._entry)
+            else:
+                replica.up = not serves
+            replica.gone = False
+            replica.drained = entry.url in self._orders.drained
+            here[replica.url] = replica
+        for replica in known.values():
+            if replica.url not in here:
+                replica.gone = True
+                self._departed.add(replica)
+        self._departed.difference_update(here.values())
+        self.replicas = tuple(here.values())
+        self.held_back = {replica for replica in self.replicas if replica in self.held_back or replica.drained}
+        self._changed(self)
 
     def lend(self, *, tried: Collection[Replica] = (), prefixes: Prefixes = ()) -> Loan:
         """Lend the best replica that calls may go to and that is not in `tried`.
@@ -132,16 +209,17 @@ class Pool:
         if not self.held_back:
             return self.replicas
         for replica in [*self.held_back]:
-            if not replica.breaker.open and replica.rests_until <= now:
+            if not replica.breaker.open and replica.rests_until <= now and not replica.drained:
                 self.held_back.discard(replica)
-        rested = [replica for replica in self.replicas if replica.rests_until <= now]
-        if all(replica.breaker.open for replica in self.replicas if replica.up):
+        rested = [replica for replica in self.replicas if replica.rests_until <= now and not replica.drained]
+        if all(replica.breaker.open for replica in self.replicas if replica.up and not replica.drained):
             return rested
         return [replica for replica in rested if replica.breaker.lets(now)]
 
     def _refusal(self) -> Unavailable:
         now = self.now()
-        rests = [replica.rests_until - now for replica in self.replicas if replica.up and replica.rests_until > now]
+        here = [replica for replica in self.replicas if replica.up and not replica.drained]
+        rests = [replica.rests_until - now for replica in here if replica.rests_until > now]
         if rests:
             return Overloaded(
                 "Every server of this model is at capacity; retry after the time in Retry-After.",

@@ -1,6 +1,7 @@
 """One engine server, and how it is doing."""
 
 import json
+from hashlib import blake2b
 from urllib.parse import urlsplit
 
 from gateway.config import PoolEntry, ReplicaEntry
@@ -11,13 +12,15 @@ from gateway.routing.pace import Pace
 class Replica:
     """Where an engine listens, and its state in this process: calls in flight, and whether probes find it up.
 
-    `rests_until`: it said that it is full, and when to come again (the clock's monotonic seconds).
-    `name` is its host and port (and path, if its URL has one), as metrics and logs show it; no client ever sees it.
+    `rests_until`: it said that it is full, and when to come again (the clock's monotonic seconds). `drained`: operators
+    want no more calls to go to it. `gone`: it belongs to its pool no longer, but for the calls that it still has.
+    `earned` is its balance's. `name` is its host and port (and path, if its URL has one), as metrics and logs show it;
+    no client ever sees it.
     """
 
     __slots__ = (
-        "_build", "authorization", "base_path", "breaker", "fingerprint", "host", "in_flight", "name", "pace", "port",
-        "rests_until", "served_name", "tls", "up", "url", "weight",
+        "_build", "authorization", "base_path", "breaker", "drained", "earned", "fingerprint", "gone", "host",
+        "in_flight", "name", "pace", "port", "rests_until", "seed", "served_name", "tls", "up", "url", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -28,16 +31,24 @@ class Replica:
         self.base_path = url.path.rstrip("/")
         self.name = f"{self.authority}{self.base_path}"
         self.url = f"{url.scheme}://{self.name}"
-        self.authorization = f"Bearer {pool.api_key.get_secret_value()}" if pool.api_key else None
-        self.served_name = entry.served_name
-        self.weight = entry.weight
+        self.seed = int.from_bytes(blake2b(self.url.encode(), digest_size=8).digest())  # the same in every gateway
         self.in_flight = 0
         self.up = True
+        self.drained = self.gone = False
+        self.earned: float | None = None
         self.breaker = Breaker(pool.breaker)
         self.rests_until = 0.0
         self.pace = Pace()
         self.fingerprint: bytes | None = None  # how its last answer named its build, as a JSON member
         self._build: object = None  # that name, which is spelt anew only when it changes
+        self.configure(entry, pool)
+
+    def configure(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
+        """Go by these entries from now on. The URL is the same; how it does stays as it is."""
+        self.authorization = f"Bearer {pool.api_key.get_secret_value()}" if pool.api_key else None
+        self.served_name = entry.served_name
+        self.weight = entry.weight
+        self.breaker.configure(pool.breaker)
 
     def learn(self, fingerprint: object) -> None:
         """Take in how a complete answer named the engine's build: empty where it did not, None if nobody knows."""

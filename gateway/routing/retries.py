@@ -4,6 +4,7 @@ Each call adds a share of a retry and each second adds some, so retries are at m
 second besides. What ten seconds and a hundred calls add is saved up, for the moment in which a replica dies.
 """
 
+import math
 import random
 
 from gateway.config import RetryBudget
@@ -22,13 +23,18 @@ class Retries:
 
     def __init__(self, budget: RetryBudget, chance: random.Random, *, now: float) -> None:
         self.calls = 0
-        self._budget = budget
         self._chance = chance
-        saved = _SAVED_CALLS * budget.share + _SAVED_S * budget.per_second
-        self._most = max(saved, 1.0) if saved else 0.0
-        self._there_are = self._most
+        self._there_are = math.inf
         self._seen = 0
         self._at = now
+        self.configure(budget)
+
+    def configure(self, budget: RetryBudget) -> None:
+        """Go by this budget from now on; of what is saved up, no more is kept than it allows."""
+        self._budget = budget
+        saved = _SAVED_CALLS * budget.share + _SAVED_S * budget.per_second
+        self._most = max(saved, 1.0) if saved else 0.0
+        self._there_are = min(self._there_are, self._most)
 
     def left(self, now: float) -> bool:
         """Whether there is one at least."""

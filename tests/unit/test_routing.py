@@ -74,12 +74,12 @@ def test_a_replicas_url_holds_no_secrets(url: str) -> None:
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.booleans(), max_size=40))
 def test_a_replica_changes_state_only_after_a_streak(down_after: int, up_after: int, results: list[bool]) -> None:
     health = Health(unhealthy_after=down_after, healthy_after=up_after)
-    streak, up, run = Streak(health, up=True), True, 0
+    streak, up, run = Streak(up=True), True, 0
     for good in results:
         run = run + 1 if good != up else 0
         if run == (up_after if good else down_after):
             up, run = good, 0
-        assert streak.note(good=good) is up
+        assert streak.note(health, good=good) is up
 
 
 def catalog() -> Catalog:
