@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from gateway.calls.prefix import Prefixes, prefixes_of
 from gateway.clock import SystemClock
 from gateway.config import PoolEntry
+from gateway.routing.engine_load import EngineLoad
 from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 
-BALANCES = ("random", "round_robin", "least_requests", "prefix_affinity")
+BALANCES = ("random", "round_robin", "least_requests", "least_load", "prefix_affinity", "prefix_and_load")
 REPLICAS = 16
 TENANT = "acme"
 
@@ -42,6 +43,7 @@ class Load(NamedTuple):
     """Sessions that begin within `within_s`; each goes on for `turns` calls, `thinks_s` apart on average.
 
     Every session has one of `systems` beginnings of `system_tokens`. Those of an `alike` load also ask the same first.
+    On each of the first `busy` replicas somebody else has `batch` calls under way all the time, past this gateway.
     """
 
     sessions: int = 1000
@@ -53,13 +55,24 @@ class Load(NamedTuple):
     asked_tokens: int = 250
     answered_tokens: int = 200
     alike: bool = False
+    busy: int = 0
+    batch: int = 48
 
 
 SHARED = Load()
 # Nothing tells these apart, so the replica that their prefix means could get them all.
 HOT = Load(sessions=6000, turns=1, systems=1, alike=True)
 ALIKE = Load(systems=1, alike=True)
-LOADS: Mapping[str, Load] = {"shared prefixes": SHARED, "one hot prefix": HOT, "opened alike": ALIKE}
+# What fills a quarter of the replicas cannot be seen here; only the engines know.
+OTHERS = Load(busy=REPLICAS // 4)
+LOADS: Mapping[str, Load] = {
+    "shared prefixes": SHARED,
+    "one hot prefix": HOT,
+    "opened alike": ALIKE,
+    "others' calls": OTHERS,
+}
+# How often engines are asked for their load, as `pools.*.load.interval` has it by default.
+ASKED_EVERY_S = 1.0
 
 
 class Result(NamedTuple):
@@ -117,6 +130,7 @@ class Session:
     messages: list[dict[str, str]]
     prompt: list[Piece]
     turns_left: int
+    elsewhere: bool = False
 
 
 @dataclass(slots=True)
@@ -150,11 +164,17 @@ class Simulation:
         self._order = itertools.count()
         self._first_bytes_s: list[float] = []
         self._tokens = self._cached = 0
+        self._sessions_left = load.sessions
 
     def run(self) -> Result:
         """Return what the calls met."""
         for session in _sessions(self._load, self._chance):
             self._later(self._chance.uniform(0, self._load.within_s), self._ask, session)
+        for replica in self._pool.replicas[: self._load.busy]:
+            for number in range(self._load.batch):
+                self._later(self._chance.uniform(0, 1), self._ask_past, replica, -1 - number)
+        if self._pool.load is not None:
+            self._later(0, self._poll)
         while self._events:
             now, _, (act, *about) = heapq.heappop(self._events)
             act(now, *about)
@@ -172,6 +192,20 @@ class Simulation:
         self._engines[replica].waiting.append(Asked(session, now, loan))
         self._compute(now, replica)
 
+    def _ask_past(self, now: float, replica: Replica, number: int) -> None:
+        """Let somebody else call, without the gateway."""
+        prompt = [Piece((number, int(now * 1e6)), self._size(self._load.system_tokens))]
+        session = Session(number, [], prompt, turns_left=1, elsewhere=True)
+        self._engines[replica].waiting.append(Asked(session, now, ExitStack()))
+        self._compute(now, replica)
+
+    def _poll(self, now: float) -> None:
+        """Let every engine tell its load."""
+        for replica, engine in self._engines.items():
+            replica.told(EngineLoad(engine.generating, len(engine.waiting) + engine.computing))
+        if self._sessions_left:
+            self._later(now + ASKED_EVERY_S, self._poll)
+
     def _compute(self, now: float, replica: Replica) -> None:
         engine = self._engines[replica]
         if engine.computing or not engine.waiting or engine.generating >= self._engine.slots:
@@ -180,8 +214,9 @@ class Simulation:
         asked = engine.waiting.pop(0)
         prompt = asked.session.prompt
         tokens, cached = sum(piece.tokens for piece in prompt), engine.cache.take(prompt)
-        self._tokens += tokens
-        self._cached += cached
+        if not asked.session.elsewhere:
+            self._tokens += tokens
+            self._cached += cached
         self._later(now + (tokens - cached) / self._engine.prefill_per_s, self._generate, replica, asked)
 
     def _generate(self, now: float, replica: Replica, asked: Asked) -> None:
@@ -189,7 +224,8 @@ class Simulation:
         engine.computing = False
         engine.generating += 1
         step_s = self._engine.step_s + engine.generating * self._engine.step_per_call_s
-        self._first_bytes_s.append(now + step_s - asked.at_s)
+        if not asked.session.elsewhere:
+            self._first_bytes_s.append(now + step_s - asked.at_s)
         answer = self._size(self._load.answered_tokens)
         self._later(now + answer * step_s, self._end, replica, asked, answer)
         self._compute(now, replica)
@@ -198,10 +234,15 @@ class Simulation:
         asked.loan.close()
         session = asked.session
         self._engines[replica].generating -= 1
+        if session.elsewhere:
+            if self._sessions_left:
+                self._ask_past(now, replica, session.number)
+            return
         session.prompt.append(Piece((session.number, len(session.prompt)), answer))
         said = f"{session.number}, {session.turns_left}"
         session.messages += [{"role": "assistant", "content": said}, {"role": "user", "content": said}]
         session.turns_left -= 1
+        self._sessions_left -= not session.turns_left
         if session.turns_left:
             self._later(now + self._chance.expovariate(1 / self._load.thinks_s), self._ask, session)
         self._compute(now, replica)
@@ -226,7 +267,9 @@ def table() -> str:
 
 def _pool(balance: str, chance: random.Random) -> Pool:
     entry: dict[str, Any] = {"replicas": [f"http://10.0.0.{number}:8000" for number in range(REPLICAS)]}
-    if balance != "random":
+    if balance == "prefix_and_load":
+        entry |= {"balance": "prefix_affinity", "load": {}}
+    elif balance != "random":
         entry["balance"] = balance
     pool = Pool("simulated", PoolEntry.model_validate(entry), chance, SystemClock())
     if balance == "random":

@@ -45,6 +45,7 @@ from gateway.relay.upstream import Upstream
 from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
 from gateway.routing.health import Prober
+from gateway.routing.load_poller import LoadPoller
 from gateway.routing.pools import Pools
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag
@@ -125,6 +126,7 @@ class Gateway:
         self._upstream = Upstream(clock, outbox)
         self._pools.follow(self._upstream.follow)
         self._prober = Prober(self._pools, self._session, chance)
+        self._load_poller = LoadPoller(self._pools, self._session, chance)
         self._lag = LoopLag(self._metrics.event_loop_lag, clock)
         catalog = Catalog(settings.models, self._pools)
         self._metrics.watch_estimates(catalog.bytes_per_token)
@@ -173,8 +175,9 @@ class Gateway:
             self._admission.start()
             stack.push_async_callback(self._admission.close)
             stack.callback(self._upstream.close)
-            self._prober.start()
-            stack.push_async_callback(self._prober.close)
+            for asking in (self._prober, self._load_poller):
+                asking.start()
+                stack.push_async_callback(asking.close)
             self._lag.start()
             stack.push_async_callback(self._lag.close)
             port = await self._listen_for_tenants(stack)
@@ -244,7 +247,14 @@ class Gateway:
 
     def _replicas(self) -> list[ReplicaState]:
         return [
-            ReplicaState(pool.name, replica.name, replica.up, replica.in_flight, replica.breaker.open)
+            ReplicaState(
+                pool.name,
+                replica.name,
+                replica.up,
+                replica.in_flight,
+                replica.breaker.open,
+                *((load.running, load.waiting, load.cache_used) if (load := replica.load) else ()),
+            )
             for pool, replica in self._pools.replicas
         ]
 

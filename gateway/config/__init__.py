@@ -26,7 +26,7 @@ from gateway.config.limits import (
     Weights,
 )
 from gateway.config.models import ModelEntry
-from gateway.config.pools import BreakerEntry, Health, PoolEntry, ReplicaEntry, RetryBudget
+from gateway.config.pools import BreakerEntry, Health, LoadEntry, PoolEntry, ReplicaEntry, RetryBudget
 from gateway.config.requests import BLOCKED_FIELDS, Requests
 from gateway.config.root import Config
 from gateway.config.server import Listen
@@ -55,6 +55,7 @@ __all__ = [
     "KeyEntry",
     "Limits",
     "Listen",
+    "LoadEntry",
     "Logging",
     "ModelEntry",
     "PoolEntry",

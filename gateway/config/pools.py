@@ -1,6 +1,6 @@
 """`pools`: replicas that serve the same model, and how they are treated."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
 
@@ -8,7 +8,8 @@ from gateway.config.section import Duration, Name, Positive, Section
 from gateway.config.timeouts import Timeouts
 
 Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
-BalanceName = Literal["least_requests", "round_robin", "prefix_affinity"]
+BalanceName = Literal["least_requests", "least_load", "round_robin", "prefix_affinity"]
+EngineName = Literal["vllm", "sglang", "tgi", "llamacpp", "openai"]
 
 
 class ReplicaEntry(Section):
@@ -33,6 +34,13 @@ class Health(Section):
     healthy_after: Positive = 1
 
 
+class LoadEntry(Section):
+    """Where an engine tells its own load. Asked for under `balance: least_load`, or where it stands here."""
+
+    path: Annotated[StrictStr, StringConstraints(pattern=r"^/\S*$")] = "/metrics"
+    interval: Annotated[Duration, Field(ge=0.05, le=60)] = 1.0
+
+
 class BreakerEntry(Section):
     """When calls stop going to a replica because those before met faults, and for how long."""
 
@@ -51,10 +59,12 @@ class RetryBudget(Section):
 class PoolEntry(Section):
     """Replicas that serve the same model."""
 
-    engine: Literal["vllm", "sglang", "tgi", "llamacpp", "openai"] = "vllm"
+    engine: EngineName = "vllm"
     replicas: Annotated[tuple[ReplicaEntry, ...], Field(min_length=1)]
     api_key: SecretStr | None = None
     balance: BalanceName = "least_requests"
+    load: LoadEntry | None = None
+    slow_start: Annotated[Duration, Field(ge=0, le=3600)] = 10.0
     attempts: Annotated[Positive, Field(le=10)] = 3
     timeouts: Timeouts = Timeouts()
     keep_alive_comments: Annotated[Duration, Field(ge=0.1)] | None = None
@@ -68,3 +78,12 @@ class PoolEntry(Section):
         if len({replica.url for replica in replicas}) != len(replicas):
             raise ValueError("the same URL stands here twice")
         return replicas
+
+    @model_validator(mode="after")
+    def _load_is_told_and_asked_for(self) -> Self:
+        if (self.balance == "least_load" or self.load is not None) and self.engine == "openai":
+            where = "balance: least_load" if self.load is None else "load"
+            raise ValueError(f"{where}: only for engines that tell their load; engine: openai tells none")
+        if self.load is not None and self.balance == "round_robin":
+            raise ValueError("load: not with balance: round_robin, which goes by no load")
+        return self

@@ -36,6 +36,7 @@ class Counters:
         served = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         labels = f'engine="0",model_name="{served}"'
         running = ("vllm:num_requests_running", "gauge", "Number of requests in model execution batches.")
+        waiting = ("vllm:num_requests_waiting", "gauge", "Number of requests waiting to be processed.")
         prompt = ("vllm:prompt_tokens_total", "counter", "Number of prefill tokens processed.")
         generated = ("vllm:generation_tokens_total", "counter", "Number of generation tokens processed.")
         success = ("vllm:request_success_total", "counter", "Count of successfully processed requests.")
@@ -43,6 +44,7 @@ class Counters:
         return b"".join(
             (
                 _family(*running, rows={labels: self.running}),
+                _family(*waiting, rows={labels: 0}),  # it takes all calls at once
                 _family(*prompt, rows={labels: self.prompt_tokens}),
                 _family(*generated, rows={labels: self.generated_tokens}),
                 _family(*success, rows=reasons),

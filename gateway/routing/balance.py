@@ -29,7 +29,10 @@ class Balance(Protocol):
 
 
 class LeastRequests:
-    """The replica with the fewest calls in flight for its weight; ties by chance."""
+    """The replica with the fewest calls in flight for its weight; ties by chance.
+
+    Where engines are asked for their load (`Replica.others`), it is the least loaded, whoever loads it.
+    """
 
     __slots__ = ("_chance",)
 
@@ -41,7 +44,7 @@ class LeastRequests:
         best: list[Replica] = []
         least = math.inf
         for replica in eligible:
-            load = (replica.in_flight + 1) / replica.weight
+            load = (replica.in_flight + replica.others + 1) / replica.weight
             if load < least:
                 best, least = [replica], load
             elif load == least:
@@ -90,14 +93,14 @@ class PrefixAffinity:
 
     def choose(self, eligible: Sequence[Replica], prefixes: Prefixes) -> Replica:
         """Return the replica of the first prefix whose replica has room, or the least loaded."""
-        calls, weights = 1, 0.0  # with this call
+        calls, weights = 1.0, 0.0  # with this call
         for replica in eligible:
-            calls += replica.in_flight
+            calls += replica.in_flight + replica.others
             weights += replica.weight
         most = BOUND * calls / weights
         for prefix in prefixes:
             home = self._home(eligible, prefix)
-            if home.in_flight < most * home.weight:
+            if home.in_flight + home.others < most * home.weight:
                 return home
         return self._otherwise.choose(eligible, ())
 
@@ -115,6 +118,6 @@ class PrefixAffinity:
 
 def balance_of(name: BalanceName, chance: random.Random) -> Balance:
     """Return the balance of this name, for one pool."""
-    if name == "least_requests":
+    if name in {"least_requests", "least_load"}:
         return LeastRequests(chance)
     return RoundRobin(chance) if name == "round_robin" else PrefixAffinity(chance)

@@ -10,6 +10,7 @@ from gateway.config import Health
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
 from gateway.routing.replica import Replica
+from gateway.routing.visits import Visits
 
 _log = logging.getLogger(__name__)
 
@@ -21,27 +22,17 @@ class Prober:
     """Marks replicas down after `unhealthy_after` failed probes in a row, up after `healthy_after` good ones."""
 
     def __init__(self, pools: Pools, session: aiohttp.ClientSession, chance: random.Random) -> None:
-        self._pools = pools
         self._session = session
         self._chance = chance
-        self._tasks: dict[Replica, asyncio.Task[None]] = {}
+        self._visits = Visits(pools, self._watch, what="health")
 
     def start(self) -> None:
         """Begin to probe every replica of every pool, and from then on those that come."""
-        self._pools.follow(self._follow)
+        self._visits.start()
 
     async def close(self) -> None:
         """Stop all probes."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    def _follow(self, pool: Pool) -> None:
-        for replica in [replica for replica in self._tasks if replica.gone]:
-            self._tasks.pop(replica).cancel()
-        for replica in pool.replicas:
-            if replica not in self._tasks:
-                self._tasks[replica] = asyncio.create_task(self._watch(pool, replica), name=f"health of {replica.name}")
+        await self._visits.close()
 
     async def _watch(self, pool: Pool, replica: Replica) -> None:
         streak = Streak(up=replica.up)
@@ -50,6 +41,8 @@ class Prober:
             if up != replica.up:
                 replica.up = up
                 replica.fingerprint = None  # it may come back as another build
+                if up:
+                    pool.warm_up(replica)
                 _log.warning("replica %s of pool %s is %s", replica.name, pool.name, "up" if up else "down")
             # Jitter keeps the probes of many gateways from falling together.
             await asyncio.sleep(pool.health.interval * self._chance.uniform(0.8, 1.2))

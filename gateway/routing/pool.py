@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from gateway.calls.prefix import Prefixes
 from gateway.clock import Clock
-from gateway.config import PoolEntry, ReplicaEntry
+from gateway.config import LoadEntry, PoolEntry, ReplicaEntry
 from gateway.errors import RETRY_AFTER_MAX_S, NoReplicaAvailable, Overloaded, Unavailable
 from gateway.routing import orders
 from gateway.routing.balance import balance_of
@@ -15,6 +15,9 @@ from gateway.routing.replica import Replica
 from gateway.routing.retries import Retries
 
 _log = logging.getLogger(__name__)
+
+# With this share of its weight a replica begins that has come back.
+COLD = 0.1
 
 
 class Loan:
@@ -75,7 +78,8 @@ def _nobody(_pool: "Pool") -> None:
 class Pool:
     """A named set of replicas behind one or more models. `changed` is called when it may have become another one.
 
-    `held_back` are those of them that not every call may go to: their breaker is open, they rest or are drained.
+    `held_back` are those of them that not every call may go to: their breaker is open, they rest, are drained or warm
+    up.
     `leaving` are those that it had before: no call goes to them any more.
     """
 
@@ -137,6 +141,8 @@ class Pool:
         self.keep_alive_comments = entry.keep_alive_comments
         self.health = entry.health
         self.by_prefix = entry.balance == "prefix_affinity"
+        self.load = entry.load or (LoadEntry() if entry.balance == "least_load" else None)
+        self.slow_start = entry.slow_start
 
     def _assemble(self) -> None:
         """Make `replicas` what is listed and ordered. One that was here, or has just left, keeps all that is known."""
@@ -162,6 +168,9 @@ class Pool:
         self._departed.difference_update(here.values())
         self.replicas = tuple(here.values())
         self.held_back = {replica for replica in self.replicas if replica in self.held_back or replica.drained}
+        for replica in self.held_back:
+            if replica.warming_since is not None:
+                self._warm(replica, self.now())
         self._changed(self)
 
     def lend(self, *, tried: Collection[Replica] = (), prefixes: Prefixes = ()) -> Loan:
@@ -193,6 +202,17 @@ class Pool:
     def closed(self, replica: Replica) -> None:
         """Take note that it has closed again."""
         _log.warning("breaker of replica %s of pool %s is closed", replica.name, self.name)
+        self.warm_up(replica)
+
+    def warm_up(self, replica: Replica) -> None:
+        """Give a replica that has come back little at first, and more until `slow_start` has passed.
+
+        It holds no calls, so that it would get all that come; and its caches are cold.
+        """
+        if self.slow_start:
+            replica.warming_since = self.now()
+            replica.weight = replica.full_weight * COLD
+            self.held_back.add(replica)
 
     def rest(self, replica: Replica, wait_s: float) -> None:
         """Give the replica no calls for so long; never longer than a client would be told to wait."""
@@ -209,12 +229,23 @@ class Pool:
         if not self.held_back:
             return self.replicas
         for replica in [*self.held_back]:
-            if not replica.breaker.open and replica.rests_until <= now and not replica.drained:
+            if replica.warming_since is not None:
+                self._warm(replica, now)
+            held = replica.breaker.open or replica.rests_until > now or replica.drained
+            if not held and replica.warming_since is None:
                 self.held_back.discard(replica)
         rested = [replica for replica in self.replicas if replica.rests_until <= now and not replica.drained]
         if all(replica.breaker.open for replica in self.replicas if replica.up and not replica.drained):
             return rested
         return [replica for replica in rested if replica.breaker.lets(now)]
+
+    def _warm(self, replica: Replica, now: float) -> None:
+        """Set the weight of one that warms up to what it should be by now."""
+        since = replica.warming_since
+        share = 1.0 if since is None or not self.slow_start else (now - since) / self.slow_start
+        replica.weight = replica.full_weight * min(1.0, max(COLD, share))
+        if share >= 1:
+            replica.warming_since = None
 
     def _refusal(self) -> Unavailable:
         now = self.now()

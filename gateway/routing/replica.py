@@ -6,7 +6,11 @@ from urllib.parse import urlsplit
 
 from gateway.config import PoolEntry, ReplicaEntry
 from gateway.routing.breaker import Breaker
+from gateway.routing.engine_load import EngineLoad
 from gateway.routing.pace import Pace
+
+# The share of its KV cache from which on an engine counts as crowded: vLLM preempts calls when it is used up.
+CROWDED = 0.9
 
 
 class Replica:
@@ -14,13 +18,15 @@ class Replica:
 
     `rests_until`: it said that it is full, and when to come again (the clock's monotonic seconds). `drained`: operators
     want no more calls to go to it. `gone`: it belongs to its pool no longer, but for the calls that it still has.
-    `earned` is its balance's. `name` is its host and port (and path, if its URL has one), as metrics and logs show it;
-    no client ever sees it.
+    `earned` is its balance's. `load` is what the engine told of itself, if it was asked; `others` is how many calls it
+    has besides those in flight from here, as far as that tells. `weight` is less than `full_weight` while it warms up.
+    `name` is its host and port (and path, if its URL has one), as metrics and logs show it; no client ever sees it.
     """
 
     __slots__ = (
-        "_build", "authorization", "base_path", "breaker", "drained", "earned", "fingerprint", "gone", "host",
-        "in_flight", "name", "pace", "port", "rests_until", "seed", "served_name", "tls", "up", "url", "weight",
+        "_build", "authorization", "base_path", "breaker", "drained", "earned", "fingerprint", "full_weight", "gone",
+        "host", "in_flight", "load", "name", "others", "pace", "port", "rests_until", "seed", "served_name", "tls",
+        "up", "url", "warming_since", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -36,6 +42,9 @@ class Replica:
         self.up = True
         self.drained = self.gone = False
         self.earned: float | None = None
+        self.load: EngineLoad | None = None
+        self.others = 0.0
+        self.warming_since: float | None = None
         self.breaker = Breaker(pool.breaker)
         self.rests_until = 0.0
         self.pace = Pace()
@@ -47,8 +56,22 @@ class Replica:
         """Go by these entries from now on. The URL is the same; how it does stays as it is."""
         self.authorization = f"Bearer {pool.api_key.get_secret_value()}" if pool.api_key else None
         self.served_name = entry.served_name
+        self.full_weight = entry.weight
         self.weight = entry.weight
         self.breaker.configure(pool.breaker)
+
+    def told(self, load: EngineLoad | None) -> None:
+        """Take what the engine tells of its load: what of it does not come from here is `others`' until it tells anew.
+
+        Where its cache is nearly full, whatever comes will wait: it counts as up to twice as loaded.
+        """
+        self.load = load
+        if load is None:
+            self.others = 0.0
+            return
+        crowded = max(0.0, (load.cache_used or 0.0) - CROWDED) / (1 - CROWDED)
+        calls = load.running + load.waiting
+        self.others = max(0.0, calls - self.in_flight) + crowded * calls
 
     def learn(self, fingerprint: object) -> None:
         """Take in how a complete answer named the engine's build: empty where it did not, None if nobody knows."""

@@ -10,13 +10,19 @@ _LABELS = ("pool", "replica")
 
 
 class ReplicaState(NamedTuple):
-    """One replica as it is now: the pool's configured name, the replica's `host:port`, and how it does."""
+    """One replica as it is now: the pool's configured name, the replica's `host:port`, and how it does.
+
+    `running`, `waiting` and `cache_used` are what its engine tells of itself, where it is asked.
+    """
 
     pool: str
     replica: str
     up: bool
     in_flight: int
     breaker_open: bool
+    running: float | None = None
+    waiting: float | None = None
+    cache_used: float | None = None
 
 
 class ReplicaCollector(Collector):
@@ -25,7 +31,7 @@ class ReplicaCollector(Collector):
     def __init__(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         self._read = read
 
-    def describe(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    def describe(self) -> tuple[GaugeMetricFamily, ...]:
         """Return the families without samples: registering must not read replicas that are not made yet."""
         return (
             GaugeMetricFamily("gateway_replica_up", "1 where probes find the replica up, else 0.", labels=_LABELS),
@@ -33,15 +39,26 @@ class ReplicaCollector(Collector):
             GaugeMetricFamily(
                 "gateway_breaker_open", "1 where faults of calls have opened the replica's breaker.", labels=_LABELS
             ),
+            GaugeMetricFamily(
+                "gateway_engine_calls",
+                "Calls that the engine says it has, whoever sent them, where it is asked.",
+                labels=(*_LABELS, "state"),
+            ),
+            GaugeMetricFamily(
+                "gateway_engine_cache_used", "Share of its KV cache that the engine says is used.", labels=_LABELS
+            ),
         )
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the families as the replicas are now."""
-        up, in_flight, breaker_open = self.describe()
+        families = up, in_flight, breaker_open, engine_calls, cache_used = self.describe()
         for state in self._read():
             up.add_metric((state.pool, state.replica), state.up)
             in_flight.add_metric((state.pool, state.replica), state.in_flight)
             breaker_open.add_metric((state.pool, state.replica), state.breaker_open)
-        yield up
-        yield in_flight
-        yield breaker_open
+            for word, calls in (("running", state.running), ("waiting", state.waiting)):
+                if calls is not None:
+                    engine_calls.add_metric((state.pool, state.replica, word), calls)
+            if state.cache_used is not None:
+                cache_used.add_metric((state.pool, state.replica), state.cache_used)
+        yield from families

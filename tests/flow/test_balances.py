@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor
-from tests.engines import ScriptedEngine, reset
+from tests.engines import ScriptedEngine, reset, script
 from tests.transcripts import answer, http
 
 MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
@@ -52,6 +52,29 @@ async def test_least_requests_asks_whom_nobody_asks(open_door: OpenDoor, engines
     assert [len(engine.requests) for engine in engines] == [1] * REPLICAS
     gate.set()
     assert [reply.status for reply in await asyncio.gather(*calls)] == [200] * REPLICAS
+
+
+def told(running: float, waiting: float) -> bytes:
+    return f"vllm:num_requests_running 0{running}\nvllm:num_requests_waiting{{}} {waiting}\n".encode()
+
+
+async def test_least_load_goes_around_engines_that_others_keep_busy(
+    open_door: OpenDoor, engines: list[ScriptedEngine]
+) -> None:
+    for engine in engines:
+        engine.probe = script(http(told(20, 5)))
+    engines[2].probe = script(http(told(1, 0)))
+    replicas = [{"url": engine.url} for engine in engines]
+    load = {"interval": "50ms", "path": "/load"}
+    door = await open_door(pools={"main": {"replicas": replicas, "balance": "least_load", "load": load}})
+    await door.until(lambda samples: samples.total("gateway_engine_calls", state="waiting") == 15)
+    assert {await asked_by(door, engines, conversation(number, 1)) for number in range(5)} == {2}
+    assert {probe.target for probe in engines[0].probes} == {"/health", "/load"}
+    # Who says nothing any more is taken for as busy as his calls from here.
+    engines[2].probe = script(http(told(90, 0)))
+    engines[1].probe = script(http(b"", status="404 Not Found"))
+    await door.until(lambda samples: samples.total("gateway_engine_calls", state="waiting") == 10)
+    assert {await asked_by(door, engines, conversation(number, 1)) for number in range(5)} == {1}
 
 
 async def test_round_robin_asks_each_in_its_turn(open_door: OpenDoor, engines: list[ScriptedEngine]) -> None:

@@ -33,7 +33,8 @@ async def door_to(open_door: OpenDoor, clock: SetClock, *engines: ScriptedEngine
     """Open a gateway that asks the first of these before the others."""
     replicas = [{"url": engine.url, "weight": 10.0**-number} for number, engine in enumerate(engines)]
     breaker = {"failures": FAULTS, "window": "30s", "open_for": "10s"}
-    return await open_door(clock=clock, pools={"main": {"replicas": replicas, "breaker": breaker} | pool})
+    pool = {"replicas": replicas, "breaker": breaker, "slow_start": "0s"} | pool
+    return await open_door(clock=clock, pools={"main": pool})
 
 
 async def ask(door: Door, *, stream: bool = False) -> int:

@@ -44,7 +44,9 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.retry_refused("llama-8b")
     metrics.settings_failed("overrides")
     metrics.watch_settings(lambda: [SettingsState("overrides", in_force=1, left_out=0, age_s=0.5)])
-    metrics.watch_replicas(lambda: [ReplicaState("llama-8b", "a:1", up=True, in_flight=0, breaker_open=False)])
+    metrics.watch_replicas(
+        lambda: [ReplicaState("llama-8b", "a:1", True, 0, breaker_open=False, running=3, waiting=1, cache_used=0.5)]
+    )
     metrics.watch_estimates(lambda: [(MODEL, 4.0)])
     metrics.auth_failure("expired_token")
     metrics.key_set_refresh("https://identity.example.com", "ok")
