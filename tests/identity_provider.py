@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import jwt
 from aiohttp import web
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
@@ -24,7 +24,7 @@ any_json: st.SearchStrategy[Any] = st.recursive(
     max_leaves=8,
 )
 
-Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
 
 _CURVES: dict[str, ec.EllipticCurve] = {
     "ES256": ec.SECP256R1(),

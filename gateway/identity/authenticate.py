@@ -4,7 +4,6 @@ Owns the issuers' key sets and what is remembered; knows nothing of bodies, limi
 """
 
 import hashlib
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -121,13 +120,14 @@ class Authenticator:
             Unauthorized: MissingToken, TokenRefused (an InvalidToken) or ExpiredToken.
             IdentityUnavailable: no key set of the token's issuer could be had yet, or the issuer could not be asked.
         """
-        principal = self.recall(authorization)
+        digest = hashlib.sha256(authorization or b"").digest()
+        principal = self._remembered.get(digest, self._clock.now())
         if principal is not None:
             return principal
         accepted = await self._judge(bearer_token(authorization))
         # Nothing suspends between its judgement and here: it is remembered with the very keys that verified it.
-        accepted = replace(accepted, principal=self._permissions.narrowed(accepted.principal))
-        return self._remembered.put(hashlib.sha256(authorization or b"").digest(), accepted)
+        principal = self._permissions.narrowed(accepted.principal)
+        return self._remembered.put(digest, Accepted(principal, accepted.until, accepted.key_set))
 
     async def _judge(self, token: str) -> Accepted:
         """Find who is to verify a token by what it says of itself, and have it verified by that one alone."""
@@ -141,7 +141,7 @@ class Authenticator:
         if (grants := self._granted_by_issuer.get(peeked.issuer)) is not None:
             return await grants.accept(token)
         if (signed := self._signed.get(peeked.issuer)) is not None:
-            return await signed.accept(token, peeked)
+            return await signed.accept(peeked)
         raise TokenRefused("issuer")
 
     def _trust(self, issuer: config.Issuer) -> None:

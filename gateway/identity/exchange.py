@@ -98,7 +98,7 @@ class Exchange:
             raise TokenRefused("algorithm")
         key = await self._key_set.find(peeked.key_id, peeked.algorithm, vouched=True)
         now = self._clock.now()
-        verified = verify(passport, key, issuer=self._issuer, now=now)
+        verified = verify(peeked, key, issuer=self._issuer, now=now)
         principal = self._mapping.principal(verified.claims)
         return grant.for_passport(principal, key, now=now, expires_at=verified.until - self._issuer.leeway)
 

@@ -13,7 +13,7 @@ from gateway.identity.claims import ClaimMapping
 from gateway.identity.endpoint import Answer, Endpoint, IssuerFailed
 from gateway.identity.grant import Grant
 from gateway.identity.refused import TokenRefused
-from gateway.identity.verify import check
+from gateway.identity.verify import check, meant_for
 
 
 class Introspection:
@@ -67,13 +67,6 @@ class Introspection:
             raise TokenRefused("inactive")
         if answer.members.get("iss", self._issuer.issuer) != self._issuer.issuer:
             raise TokenRefused("issuer")
-        if not _meant_for(answer.members.get("aud"), self._issuer.audience):
+        if not meant_for(answer.members.get("aud"), self._issuer.audience):
             raise TokenRefused("audience")
         return answer.members
-
-
-def _meant_for(aud: object, audience: str | tuple[str, ...] | None) -> bool:
-    """Whether a token of this `aud` may be used here: by membership; without a configured one it must have none."""
-    named = aud if isinstance(aud, list) else [] if aud is None else [aud]
-    wanted = (audience,) if isinstance(audience, str) else audience
-    return not named if wanted is None else any(one in named for one in wanted)

@@ -1,21 +1,26 @@
-"""A token's text -> what it claims about its own making, unverified: only good for choosing who is to verify it.
+"""A token's text -> what it says, unverified: only good for choosing who is to verify it.
 
-Whatever is read here is read again, from the same text and strictly, when the signature is verified, or is judged by
-the issuer itself. At most 8 KiB of a part are read.
+A signed token is read once, here, and strictly: there is one way to read it, and `verify` checks its signature over
+the very text that was read. Other tokens are judged by their issuer. At most 8 KiB of a part are read.
 """
 
 import base64
-import json
 import re
+import string
 from dataclasses import dataclass
+from typing import Any
+
+import jiter
 
 from gateway import config
 from gateway.identity.refused import TokenRefused
 
 # Header, payload, signature.
-_SIGNED = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
+_SIGNED = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 # Header, wrapped key (empty where it is agreed on), nonce, ciphertext, tag (RFC 7516 section 7.1).
 _ENCRYPTED = re.compile(r"([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
+# By the length of a part modulo 4, the characters that it may end with.
+_LAST_CHARACTERS = (string.ascii_letters + string.digits + "-_", "", "AQgw", "AEIMQUYcgkosw048")
 _OPAQUE = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750 section 2.1
 # What a stranger can make us parse as JSON before any signature is checked.
 MAX_PART_BYTES = 8 * 2**10
@@ -23,24 +28,29 @@ MAX_PART_BYTES = 8 * 2**10
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """The unverified words of a signed token: its algorithm, its key id if it has one, and its issuer."""
+    """The unverified words of a signed token: its algorithm, its key id if it has one, its issuer, all its claims.
+
+    `signature` is what stands there for the signature of `signing_input`.
+    """
 
     algorithm: str
     key_id: str | None
     issuer: str
+    claims: dict[str, Any]
+    signing_input: bytes
+    signature: bytes
 
 
 def peek(token: str) -> Peeked | config.Form:
-    """Read header and payload of a compact JWS without verifying anything; of any other token return its form.
+    """Read a compact JWS without verifying anything; of any other token return its form.
 
     What has a JOSE header is a JWS or a JWE, and must be a whole one; what has none is opaque, however many dots.
-    The header's `jwk`, `jku`, `x5c` and `x5u` are never looked at: a token does not bring its own key. Any `crit` of a
-    JWS is refused: we implement no extension (RFC 7515 section 4.1.11).
+    The header's `jwk`, `jku`, `x5c` and `x5u` are never looked at: a token does not bring its own key.
 
     Raises:
         TokenRefused: `malformed`.
     """
-    header = _object(token.partition(".")[0])
+    header = _object(_bytes(token.partition(".")[0]))
     if header is None:
         if _OPAQUE.fullmatch(token) is None:
             raise TokenRefused("malformed")
@@ -49,17 +59,36 @@ def peek(token: str) -> Peeked | config.Form:
         if _ENCRYPTED.fullmatch(token) is None:
             raise TokenRefused("malformed")
         return "encrypted"
+    return _signed(token, header)
+
+
+def _signed(token: str, header: dict[str, Any]) -> Peeked:
+    """Read the rest of a JWS.
+
+    Any `crit` is refused: we implement no extension (RFC 7515 section 4.1.11). So is the extension that would change
+    what is signed, with `crit` or without (RFC 7797). A token has one spelling: each part is the only encoding of its
+    bytes (RFC 4648 section 3.5).
+    """
     parts = _SIGNED.fullmatch(token)
-    payload = _object(parts[2]) if parts else None
-    if payload is None or "crit" in header:
+    if parts is None or "crit" in header or header.get("b64", True) is not True:
         raise TokenRefused("malformed")
-    algorithm, issuer = header.get("alg"), payload.get("iss")
+    claims, signature = _object(_bytes(parts[2])), _bytes(parts[3])
+    if claims is None or signature is None or not all(map(_only_encoding, parts.groups())):
+        raise TokenRefused("malformed")
+    algorithm, issuer = header.get("alg"), claims.get("iss")
     if not isinstance(algorithm, str) or not isinstance(issuer, str):
         raise TokenRefused("malformed")
-    return Peeked(algorithm=algorithm, key_id=_key_id(header), issuer=issuer)
+    return Peeked(
+        algorithm=algorithm,
+        key_id=_key_id(header),
+        issuer=issuer,
+        claims=claims,
+        signing_input=token[: parts.end(2)].encode(),
+        signature=signature,
+    )
 
 
-def _key_id(header: dict[str, object]) -> str | None:
+def _key_id(header: dict[str, Any]) -> str | None:
     if "kid" not in header:
         return None
     key_id = header["kid"]
@@ -68,12 +97,28 @@ def _key_id(header: dict[str, object]) -> str | None:
     return key_id
 
 
-def _object(part: str) -> dict[str, object] | None:
-    """Return the JSON object that a part encodes; None where it encodes none."""
+def _only_encoding(part: str) -> bool:
+    """Whether no bits of a part's last character are left over, or all of them are zero."""
+    return part[-1] in _LAST_CHARACTERS[len(part) % 4]
+
+
+def _bytes(part: str) -> bytes | None:
+    """Return what a part encodes, whatever its last bits; None where it is not base64url."""
     if len(part) * 3 // 4 > MAX_PART_BYTES:
         raise TokenRefused("malformed")
     try:
-        value = json.loads(base64.urlsafe_b64decode(part + "=="))
-    except (ValueError, RecursionError):  # base64, UTF-8, JSON, and integers of over 4300 digits
+        return base64.urlsafe_b64decode(part + "==")
+    except ValueError:
+        return None
+
+
+def _object(text: bytes | None) -> dict[str, Any] | None:
+    """Return the JSON object that a part holds; None where it holds none that every reader understands alike."""
+    if text is None:
+        return None
+    try:
+        # Names must be unique (RFC 7515 section 4, RFC 7519 section 4). No value of a token is kept in a cache.
+        value = jiter.from_json(text, catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="keys")
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -19,16 +19,16 @@ class Signed:
         self._mapping = ClaimMapping(issuer.claims)
         self._clock = clock
 
-    async def accept(self, token: str, peeked: Peeked) -> Accepted:
+    async def accept(self, token: Peeked) -> Accepted:
         """Return the principal of a token. Does not suspend unless its key is unknown.
 
         Raises:
             Unauthorized: TokenRefused or ExpiredToken.
             IdentityUnavailable: no key set of the issuer could be had yet.
         """
-        if peeked.algorithm not in self._issuer.algorithms:
+        if token.algorithm not in self._issuer.algorithms:
             raise TokenRefused("algorithm")
-        key = await self.key_set.find(peeked.key_id, peeked.algorithm)
+        key = await self.key_set.find(token.key_id, token.algorithm)
         # Nothing below suspends: the token is remembered with the very keys that verified it.
         verified = verify(token, key, issuer=self._issuer, now=self._clock.now())
         return Accepted(self._mapping.principal(verified.claims), verified.until, self.key_set)

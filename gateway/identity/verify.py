@@ -1,29 +1,24 @@
-"""A token and its issuer's key -> verified claims. Pure: the time is a number that comes in.
+"""A token as it was read, and its issuer's key -> verified claims. Pure: the time is a number that comes in.
 
-The signature, `iss` and `aud` are PyJWT's work. The dates are ours: PyJWT reads the clock itself, and takes strings and
-booleans for dates.
+The signature is PyJWT's work, algorithm by algorithm. Reading and the claims are ours: PyJWT looks at each character of
+a token in Python (40 µs), reads the clock itself, and takes strings and booleans for dates. What PyJWT would refuse is
+refused here as well.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import jwt
 
 from gateway import config
 from gateway.errors import ExpiredToken
 from gateway.identity.keys import Key
-from gateway.identity.refused import Reason, TokenRefused
+from gateway.identity.peek import Peeked
+from gateway.identity.refused import TokenRefused
 
-_JWT = jwt.PyJWT(
-    {
-        "require": ["iss", "exp"],
-        "verify_exp": False,
-        "verify_nbf": False,
-        "verify_iat": False,
-        "enforce_minimum_key_length": True,
-    }
-)
+# No other is within reach, shared secrets and `none` least of all.
+_ALGORITHMS = jwt.PyJWS(algorithms=get_args(config.Algorithm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,7 @@ class Verified:
     until: float
 
 
-def verify(token: str, key: Key, *, issuer: config.Issuer, now: float) -> Verified:
+def verify(token: Peeked, key: Key, *, issuer: config.Issuer, now: float) -> Verified:
     """Check everything that the issuer's entry asks of a token.
 
     A token with an `aud` is refused where no `audience` is configured: it was made for somebody else (RFC 7519
@@ -44,7 +39,11 @@ def verify(token: str, key: Key, *, issuer: config.Issuer, now: float) -> Verifi
         TokenRefused: the reason tells what did not hold.
         ExpiredToken: nothing is wrong with the token but its age.
     """
-    return check(_decode(token, key, issuer), issuer=issuer, now=now)
+    if token.algorithm not in issuer.algorithms or token.algorithm not in key.algorithms:
+        raise TokenRefused("algorithm")
+    _check_signature(token, key)
+    _check_registered(token.claims, issuer)
+    return check(token.claims, issuer=issuer, now=now)
 
 
 def check(claims: dict[str, Any], *, issuer: config.Issuer, now: float) -> Verified:
@@ -66,30 +65,40 @@ def check(claims: dict[str, Any], *, issuer: config.Issuer, now: float) -> Verif
     return Verified(claims, until)
 
 
+def meant_for(aud: object, audience: str | tuple[str, ...] | None) -> bool:
+    """Whether a token of this `aud` may be used here: by membership; without a configured one it must have none."""
+    named = aud if isinstance(aud, list) else [] if aud is None else [aud]
+    if audience is None or not all(isinstance(one, str) for one in named):
+        return audience is None and not named
+    wanted = (audience,) if isinstance(audience, str) else audience
+    return any(one in named for one in wanted)
+
+
 def expired() -> ExpiredToken:
     """Return the refusal of a token that is good but for its age."""
     return ExpiredToken("The token has expired. Get a fresh one from the identity provider.")
 
 
-def _decode(token: str, key: Key, issuer: config.Issuer) -> dict[str, Any]:
-    reason: Reason = "malformed"
+def _check_signature(token: Peeked, key: Key) -> None:
+    algorithm = _ALGORITHMS.get_algorithm_by_name(token.algorithm)
     try:
-        return _JWT.decode(
-            token,
-            key.public,
-            algorithms=[name for name in issuer.algorithms if name in key.algorithms],
-            issuer=issuer.issuer,
-            audience=issuer.audience,
-        )
-    except jwt.InvalidSignatureError:
-        reason = "signature"
-    except jwt.InvalidAudienceError:
-        reason = "audience"
-    except jwt.MissingRequiredClaimError as error:
-        reason = "audience" if error.claim == "aud" else "required_claim"
-    except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError):  # it does not wrap all that it meets
-        reason = "malformed"
-    raise TokenRefused(reason)
+        public = algorithm.prepare_key(key.public)
+    except (jwt.InvalidKeyError, TypeError) as error:  # of another kind, or on another curve
+        raise TokenRefused("malformed") from error
+    if algorithm.check_key_length(public) is not None:
+        raise TokenRefused("malformed")
+    if not algorithm.verify(token.signing_input, public, token.signature):
+        raise TokenRefused("signature")
+
+
+def _check_registered(claims: dict[str, Any], issuer: config.Issuer) -> None:
+    """Check the claims that RFC 7519 section 4.1 gives a meaning, but for the dates."""
+    if claims.get("exp") is None or claims.get("iss") is None:
+        raise TokenRefused("required_claim")
+    if claims["iss"] != issuer.issuer or not all(isinstance(claims.get(name, ""), str) for name in ("sub", "jti")):
+        raise TokenRefused("malformed")
+    if not meant_for(claims.get("aud"), issuer.audience):
+        raise TokenRefused("audience")
 
 
 def _date(value: object) -> float:

@@ -10,6 +10,7 @@ from gateway.config import file
 from gateway.errors import Unauthorized
 from gateway.identity.claims import ClaimMapping
 from gateway.identity.keys import Keys
+from gateway.identity.peek import Peeked, peek
 from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
 from gateway.identity.verify import check, verify
@@ -32,9 +33,10 @@ def outcome(issuer: config.Issuer, claims: dict[str, Any]) -> Principal | str:
     key = signing_key("k1", issuer.algorithms[0])
     found = Keys.parse(key_set(key)).find("k1", key.algorithm)
     assert found is not None
-    claims = {"iss": issuer.issuer, "exp": NOW + 60, **claims}
+    token = peek(key.token({"iss": issuer.issuer, "exp": NOW + 60, **claims}))
+    assert isinstance(token, Peeked)
     try:
-        return ClaimMapping(issuer.claims).principal(verify(key.token(claims), found, issuer=issuer, now=NOW).claims)
+        return ClaimMapping(issuer.claims).principal(verify(token, found, issuer=issuer, now=NOW).claims)
     except Unauthorized as error:
         return reason_of(error)
 

@@ -7,6 +7,7 @@ import pytest
 from gateway import config
 from gateway.errors import ExpiredToken, Unauthorized
 from gateway.identity.keys import Keys
+from gateway.identity.peek import Peeked, peek
 from gateway.identity.refused import TokenRefused, reason_of
 from gateway.identity.verify import Verified, verify
 from tests.identity_provider import SigningKey, key_set, signing_key
@@ -23,7 +24,10 @@ def issuer(**settings: Any) -> config.Issuer:
 def check(token: str, *, by: config.Issuer | None = None, key: SigningKey = P256) -> Verified:
     found = Keys.parse(key_set(key)).find(key.key_id, key.algorithm)
     assert found is not None
-    return verify(token, found, issuer=by or issuer(), now=NOW)
+    read = peek(token)
+    if not isinstance(read, Peeked):
+        raise TokenRefused("malformed")
+    return verify(read, found, issuer=by or issuer(), now=NOW)
 
 
 def outcome(claims: dict[str, object], **settings: Any) -> str:
