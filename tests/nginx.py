@@ -1,4 +1,4 @@
-"""A real nginx in front of a gateway, with what it buffers by default. It comes from PyPI, and runs without root."""
+"""A real nginx in front of a gateway, buffering by default or not at all. It comes from PyPI, and runs without root."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,7 @@ http {{
   upstream behind {{ server 127.0.0.1:{behind}; {pool} }}
   server {{
     listen 127.0.0.1:{port} backlog=1024;
-    location / {{ proxy_pass http://behind; {protocol} }}
+    location / {{ proxy_pass http://behind; {protocol} proxy_request_buffering {buffering}; }}
   }}
 }}
 """
@@ -37,14 +37,18 @@ _KEPT = {"pool": "keepalive 1;", "protocol": 'proxy_http_version 1.1; proxy_set_
 
 
 @asynccontextmanager
-async def nginx_before(port: int, folder: Path, *, keep_alive: bool = False) -> AsyncIterator[int]:
+async def nginx_before(
+    port: int, folder: Path, *, keep_alive: bool = False, buffered: bool = True
+) -> AsyncIterator[int]:
     """Run nginx before what listens on `port`; give the port that it listens on itself.
 
     `keep_alive`: in HTTP/1.1 over one connection that the calls of all clients share, instead of one for each call.
+    `buffered`: bodies of requests are read whole before anything of them is passed on, as by default.
     """
     own = free_port()
     path = folder / "nginx.conf"
-    path.write_text(_CONFIG.format(folder=folder, port=own, behind=port, **(_KEPT if keep_alive else _FRESH)))
+    ways = {**(_KEPT if keep_alive else _FRESH), "buffering": "on" if buffered else "off"}
+    path.write_text(_CONFIG.format(folder=folder, port=own, behind=port, **ways))
     process = await asyncio.create_subprocess_exec(nginx_binary(), "-c", path, "-e", folder / "error.log")
     try:
         await _listening(own)

@@ -13,25 +13,20 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from gateway.client.answer import Answer
+from gateway.client.head import MAX_FIELDS, MAX_HEAD_BYTES, MAX_TARGET_BYTES, ONCE, is_request, stand_in
 from gateway.client.request import Request
 from gateway.client.stall import Stall, waiting_for
 
 if TYPE_CHECKING:
     from gateway.client.clients import Clients
 
-# What a head may have. Tokens of many groups and cookies have kilobytes; more is an attack.
-MAX_TARGET_BYTES = 8 * 1024
-MAX_FIELDS = 128
-MAX_HEAD_BYTES = 64 * 1024
 # Requests that wait behind one that is being answered: more are left unread.
 _MAX_WAITING = 32
-# How long a client that was answered before it had sent all may go on sending before its connection is closed.
+# How long a client that was answered before it had sent all may go on sending before its connection is closed. What it
+# sends meanwhile is dropped.
 LINGER_S = 5.0
-# Fields that no request has twice: of two, two readers could each take another (RFC 9110, 5.3; RFC 9112, 3.2 and 6.3).
-_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"content-type", b"content-encoding", b"expect"})
 # What makes the transport ask whoever feeds it to pause has to reach it at once.
 _AT_ONCE = 64 * 1024
-_FRAMING = (b"content-length", b"transfer-encoding")
 # What the kernel takes of an answer beyond what is on its way: for a client that does not read it held 3.6 MB.
 _UNSENT_BYTES = 64 * 1024
 
@@ -123,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
             self.stalled = True
             self.abort()
         elif self._deaf:
-            if now >= self._since + LINGER_S:
+            if now >= self._since + LINGER_S and not (self.transport and self.transport.get_write_buffer_size()):
                 self.abort()
         elif self._idle and now >= self._since + (head_s if self._head_open else idle_s):
             if self._head_open:
@@ -237,24 +232,19 @@ class ClientConnection(asyncio.Protocol):
             return
         name = name.lower()
         if name in self._fields:
-            if name in _ONCE:
+            if name in ONCE:
                 raise ValueError("a field that must be one is several")
             value = self._fields[name] + b", " + value
         self._fields[name] = value.rstrip(b" \t")
 
     def on_headers_complete(self) -> None:
-        """Make a request of the head; what HTTP forbids and the parser lets through is refused (RFC 9112, 3.2, 6.1)."""
+        """Make a request of the head."""
         if not self._head_open:
             return
         parser, fields = self._parser, self._fields
         self._head_open = False
         version = parser.get_http_version()
-        coding = fields.get(b"transfer-encoding")
-        if (
-            version not in {"1.1", "1.0"}
-            or (version == "1.1" and b"host" not in fields)
-            or (coding is not None and (coding.lower() != b"chunked" or version == "1.0"))
-        ):
+        if not is_request(version, fields):
             raise ValueError("not a request")
         request = self._receiving = Request(
             self,
@@ -307,10 +297,8 @@ class ClientConnection(asyncio.Protocol):
             self._receiving.end()
             self._receiving = None
             return
-        fields = self._receiving.fields
-        framing = [b"%b: %b\r\n" % (name, fields[name]) for name in _FRAMING if name in fields]
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"POST / HTTP/1.1\r\nHost: a\r\n%b\r\n" % b"".join(framing))
+        self._parser.feed_data(stand_in(self._receiving.fields))
 
     @property
     def _idle(self) -> bool:
@@ -346,7 +334,10 @@ class ClientConnection(asyncio.Protocol):
             raise
         finally:
             self._task = None  # in a cycle all that its last call held would wait for the collector
-        self._close()
+        if self._malformed:
+            self._linger()
+        else:
+            self._close()
 
     async def _answer(self, request: Request) -> bool:
         """Answer one request; whether the connection may carry another."""
@@ -382,13 +373,19 @@ class ClientConnection(asyncio.Protocol):
         return self._receiving is not None and self._receiving.held_back
 
     def _refuse(self) -> None:
-        """Answer what is no request, or not all of one, and close once the client has seen that."""
+        """Answer what is no request, or not all of one, and close."""
         self._clients.malformed(Request(self, b"", b"", fields={}, keep_alive=False))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close once the client has done so: closing while it still sends could take the last answer from it."""
         self._deaf = True
         self._since = self._clients.now
+        self._waiting.clear()
         self.flush()
         if self.transport is not None:
-            self.transport.write_eof()  # closing while it still sends could take the answer from it
+            self.transport.write_eof()
+        self.read_on()
 
     def _close(self) -> None:
         """Close, once what was written is sent: however long that takes, as long as the client takes some of it."""

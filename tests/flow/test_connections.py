@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.client.connection import MAX_HEAD_BYTES
+from gateway.client.head import MAX_HEAD_BYTES
 from gateway.client.request import UNASKED_BYTES
 from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
 from tests.engines import ScriptedEngine

@@ -1,13 +1,14 @@
 """Requests on raw sockets: what is ambiguous is refused and its connection closed, what is not works as HTTP says."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
-from gateway.client.connection import MAX_HEAD_BYTES
+from gateway.client.head import MAX_HEAD_BYTES
 from gateway.identity.header import MAX_FIELD_BYTES
-from tests.doors import CHAT, Door, OpenDoor, Reply
+from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of
 from tests.nginx import nginx_before
@@ -127,6 +128,27 @@ async def test_broken_chunks_are_refused_at_once_and_what_hides_behind_them_neve
         assert await client.rest() == b""
     assert scripted_engine.requests == []
     assert (await door.metrics()).total("gateway_requests_total", endpoint="chat") == 2
+
+
+async def test_a_client_that_sends_on_behind_broken_framing_gets_its_answer(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    """A closed socket that is still sent to is reset, and a reset takes back what its client has not read yet."""
+    door = await open_door(scripted_engine.url)
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", door.port)) as client:
+        client.setblocking(False)
+        await loop.sock_sendall(client, call(door, CHUNKED, body=of(b"0x" + SIZE)))
+        await door.until(lambda s: s.total("gateway_requests_total", status="400") == 1)
+        for _ in range(64):
+            await loop.sock_sendall(client, b"a" * 2**16)
+        client.shutdown(socket.SHUT_WR)
+        answer = b""
+        async with asyncio.timeout(DEADLINE_S):
+            while piece := await loop.sock_recv(client, 2**16):
+                answer += piece
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize(
@@ -356,13 +378,14 @@ async def test_framing_in_many_pieces_may_be_more_than_a_head(
         assert (await client.ask(b"0\r\n\r\n")).status == 200
 
 
+@pytest.mark.parametrize("buffered", [True, False], ids=["whole bodies", "bodies as they come"])
 async def test_behind_a_proxy_whose_clients_share_a_connection_each_gets_its_own_answer(
-    open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path, *, buffered: bool
 ) -> None:
     door = await open_door(scripted_engine.url)
     hidden = call(door, b"Content-Length: 0", b"Connection: close", line=b"GET /v1/models/hidden HTTP/1.1", body=b"")
     answered = 0
-    async with nginx_before(door.port, tmp_path, keep_alive=True) as port:
+    async with nginx_before(door.port, tmp_path, keep_alive=True, buffered=buffered) as port:
         for serial, (fields, body) in enumerate([*AMBIGUOUS.values(), *BROKEN_CHUNKS.values(), ((LENGTH,), BODY)]):
             async with raw_client(port) as client:
                 await client.send(call(door, *fields, body=body + hidden))
