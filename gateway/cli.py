@@ -71,9 +71,10 @@ def check(path: Path | None) -> None:
     replicas = sum(len(pool.replicas) for pool in settings.pools.values())
     rules = sum(len(plan) for plan in settings.limits.plans.values())
     click.echo(
-        f"{file.find(path)}: good. {len(settings.models)} models, {len(settings.pools)} pools with {replicas} "
-        f"replicas, {len(settings.auth.issuers)} issuers, {len(settings.auth.all_api_keys)} API keys, "
-        f"{len(settings.limits.plans)} plans with {rules} rules."
+        f"{file.find(path)}: good. {_count(len(settings.models), 'model')}, {_count(len(settings.pools), 'pool')} "
+        f"with {_count(replicas, 'replica')}, {_count(len(settings.auth.issuers), 'issuer')}, "
+        f"{_count(len(settings.auth.all_api_keys), 'API key')}, {_count(len(settings.limits.plans), 'plan')} "
+        f"with {_count(rules, 'rule')}."
     )
     if settings.auth.development_key is not None:
         click.echo(
@@ -81,8 +82,14 @@ def check(path: Path | None) -> None:
         )
     for where in settings.auth.in_the_clear():
         click.echo(f"Warning: {where} is plain http: who is on the way can read tokens or replace keys.", err=True)
+    for where in settings.auth.expired(SystemClock().now()):
+        click.echo(f"Warning: {where} has expired and is refused; remove it, or give it another end.", err=True)
     for where in unmatched(settings):
         click.echo(f"Warning: {where} matches no model; names are those under models, not aliases.", err=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @main.command()

@@ -206,6 +206,16 @@ class Auth(Section):
             found += [f"{where}.{name}" for name, url in urls.items() if url is not None and _is_clear(url)]
         return found
 
+    def expired(self, now_s: float) -> list[str]:
+        """Return the paths of API keys that are refused already, with their names."""
+        lists = {"api_keys": self.api_keys, "api_keys_file": self.api_keys_file or ()}
+        return [
+            f"auth.{name}[{position}], {one.key!r},"
+            for name, keys in lists.items()
+            for position, one in enumerate(keys)
+            if one.expires is not None and one.expires <= now_s
+        ]
+
     @model_validator(mode="after")
     def _somebody(self) -> Self:
         if not self.issuers and self.development_key is None and not self.all_api_keys:

@@ -80,7 +80,7 @@ def asked(members: Mapping[str, object], *, now_s: float) -> Revocation:
     """
     only(members, ("tenant", "key", "jti", "reason", "for"))
     tenant, key, jti = _whose(members)
-    return Revocation(tenant, key, jti, _reason_in(members), math.floor(now_s), end_in(members, now_s=now_s))
+    return Revocation(tenant, key, jti, _reason_in(members), math.ceil(now_s), end_in(members, now_s=now_s))
 
 
 def place_asked(members: Mapping[str, object]) -> str:

@@ -32,7 +32,7 @@ def run(*arguments: str | Path) -> Result:
 def test_check_says_what_a_good_config_amounts_to(config: Path) -> None:
     result = run("check", "--config", config)
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"{config}: good. 1 models, 1 pools with 1 replicas")
+    assert result.stdout.startswith(f"{config}: good. 1 model, 1 pool with 1 replica, 0 issuers, ")
     assert result.stderr.startswith("Warning: auth.development_key ")
 
 
@@ -41,6 +41,20 @@ def test_check_warns_of_models_that_are_not_there(config: Path) -> None:
     tree["auth"]["tenants"] = {"acme": {"models": ["gone"]}}
     config.write_text(yaml.safe_dump(tree))
     assert "Warning: auth.tenants.acme.models[0], 'gone', matches no model; " in run("check", "--config", config).stderr
+
+
+def test_check_warns_of_api_keys_that_have_expired(config: Path) -> None:
+    tree = yaml.safe_load(config.read_text())
+    ends = {"past": "2020-01-31", "future": "2100-01-31", "never": None}
+    keys = [{"key": key, "tenant": "acme", "sha256": f"{position}" * 64} for position, key in enumerate(ends)]
+    tree["auth"]["api_keys"] = [{**key, "expires": ends[key["key"]]} for key in keys]
+    (config.parent / "keys.yaml").write_text(yaml.safe_dump([keys[2] | {"sha256": "f" * 64, "expires": "2021-01-31"}]))
+    tree["auth"]["api_keys_file"] = str(config.parent / "keys.yaml")
+    config.write_text(yaml.safe_dump(tree))
+    warnings = run("check", "--config", config).stderr
+    assert "Warning: auth.api_keys[0], 'past', has expired and is refused; " in warnings
+    assert "Warning: auth.api_keys_file[0], 'never', has expired and is refused; " in warnings
+    assert warnings.count("has expired") == 2
 
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {

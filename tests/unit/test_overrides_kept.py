@@ -76,10 +76,10 @@ def test_what_is_of_different_things_has_different_names(places: list[tuple[str,
     assert names[0] != names[1]
 
 
-def test_it_begins_now_and_ends_no_earlier_than_asked() -> None:
+def test_it_begins_at_the_next_second_and_ends_as_much_later_as_asked() -> None:
     asked = rule_asked({"tenant": "acme", "rule": "same", "tokens": 5, "for": "90s"}, now_s=NOW_S)
-    assert (asked.set_at, asked.until) == (1_795_953_600, 1_795_953_691)
-    assert json.loads(asked.value()) == {"tokens": 5, "set_at": "2026-11-29T12:00:00Z", "until": "2026-11-29T12:01:31Z"}
+    assert (asked.set_at, asked.until) == (1_795_953_601, 1_795_953_691)
+    assert json.loads(asked.value()) == {"tokens": 5, "set_at": "2026-11-29T12:00:01Z", "until": "2026-11-29T12:01:31Z"}
 
 
 RULE = {"tenant": "acme", "rule": "same"}

@@ -17,7 +17,7 @@ def rule_asked(members: Mapping[str, object], *, now_s: float) -> Override:
     tenant, key, until, rest = _common(members, now_s)
     rule = name_in(rest, "rule")
     del rest["rule"]
-    return Override(tenant, key, rule, None, change_in(rest), math.floor(now_s), until)
+    return Override(tenant, key, rule, None, change_in(rest), math.ceil(now_s), until)
 
 
 def plan_asked(members: Mapping[str, object], *, now_s: float) -> Override:
@@ -27,7 +27,7 @@ def plan_asked(members: Mapping[str, object], *, now_s: float) -> Override:
         InvalidValue: as `rule_asked`.
     """
     tenant, key, until, rest = _common(members, now_s)
-    return Override(tenant, key, None, plan_in(rest), config.RuleOverride(), math.floor(now_s), until)
+    return Override(tenant, key, None, plan_in(rest), config.RuleOverride(), math.ceil(now_s), until)
 
 
 def place_asked(members: Mapping[str, object], *, of_rule: bool) -> str:

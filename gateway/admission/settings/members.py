@@ -48,6 +48,8 @@ def name_in(members: Mapping[str, object], member: str) -> str:
 def end_in(members: Mapping[str, object], *, now_s: float) -> int | None:
     """Return the end, in whole seconds since the epoch, of what is asked `for` so long; None where that has no end.
 
+    What begins now is set at the next whole second, so that no end is earlier than was asked, and none looks later.
+
     Raises:
         InvalidValue: it is no such duration.
     """
@@ -60,7 +62,7 @@ def end_in(members: Mapping[str, object], *, now_s: float) -> int | None:
     if not 1 <= seconds <= MAX_FOR_S:
         told = f"for must be a duration from 1s to 366d, such as 30m or 2h, not {shown(members['for'])}."
         raise InvalidValue(told, param="for")
-    return math.ceil(now_s + seconds)
+    return math.ceil(now_s) + math.ceil(seconds)
 
 
 def kept_members(value: bytes) -> dict[str, object]:
