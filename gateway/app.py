@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,19 +34,22 @@ from gateway.admission.settings.watcher import Watcher
 from gateway.admission.store import Store
 from gateway.client.clients import Clients
 from gateway.clock import Clock
-from gateway.config import store_url
+from gateway.config import file, store_url
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
+from gateway.identity.keys import KeySetUnusable
 from gateway.listener import Listener
 from gateway.models import ModelPages
 from gateway.outbox import Outbox
-from gateway.pipeline import Pipeline
+from gateway.pipeline import Pipeline, Serving
 from gateway.relay.upstream import Upstream
+from gateway.reload import Reload
 from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
 from gateway.routing.health import Prober
 from gateway.routing.load_poller import LoadPoller
 from gateway.routing.pools import Pools
+from gateway.telemetry import logs
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag
 from gateway.telemetry.metrics import Metrics
@@ -70,15 +73,17 @@ class CannotListen(Exception):
 class Gateway:
     """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's.
 
-    `clock` and the event loop go at the same pace.
+    `clock` and the event loop go at the same pace. A config that was `loaded` from a file can be read again.
 
     Raises:
         JournalUnusable: `limits.journal` names no directory that a journal can be kept in.
     """
 
-    def __init__(self, settings: config.Config, writer: LineWriter, clock: Clock) -> None:
-        chance = random.Random()  # noqa: S311 spreads load, guards nothing
-        self._settings = settings
+    def __init__(self, loaded: file.Loaded, writer: LineWriter, clock: Clock) -> None:
+        self._chance = chance = random.Random()  # noqa: S311 spreads load, guards nothing
+        self._settings = settings = loaded.settings
+        self._writer = writer
+        self._clock = clock
         self._running = AsyncExitStack()
         self._metrics = Metrics(
             settings.models, TenantLabels(settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
@@ -128,30 +133,32 @@ class Gateway:
         self._prober = Prober(self._pools, self._session, chance)
         self._load_poller = LoadPoller(self._pools, self._session, chance)
         self._lag = LoopLag(self._metrics.event_loop_lag, clock)
-        catalog = Catalog(settings.models, self._pools)
-        self._metrics.watch_estimates(catalog.bytes_per_token)
         self._pipeline = Pipeline(
             self._authenticator,
-            catalog,
+            self._serving(settings),
             admission=self._admission,
             upstream=self._upstream,
             metrics=self._metrics,
             access_log=AccessLog(settings.logging, writer.write),
             clock=clock,
             new_id=_ids().__next__,
-            requests=settings.requests,
-            max_body=settings.server.max_body,
             body_budget=settings.server.body_budget,
         )
+        self._metrics.watch_estimates(self._bytes_per_token)
         self._clients = Clients(
-            Listener(
-                self._pipeline, ModelPages(catalog, self._pipeline), usage=UsagePage(self._ledger, self._pipeline)
-            ),
+            Listener(self._pipeline, ModelPages(self._pipeline), usage=UsagePage(self._ledger, self._pipeline)),
             self._pipeline.malformed,
             outbox=outbox,
             head_timeout_s=settings.requests.head_timeout,
             write_timeout_s=settings.server.write_timeout,
             max_field=MAX_FIELD_BYTES,
+        )
+        self._reload = Reload(
+            loaded,
+            self._take_on,
+            stopping=lambda: self._pipeline.draining,
+            clock=clock,
+            observer=self._metrics.reloads,
         )
 
     async def start(self) -> tuple[int, int]:
@@ -180,9 +187,15 @@ class Gateway:
                 stack.push_async_callback(asking.close)
             self._lag.start()
             stack.push_async_callback(self._lag.close)
+            self._reload.start()
+            stack.push_async_callback(self._reload.close)
             port = await self._listen_for_tenants(stack)
             self._running = stack.pop_all()
         return port, admin_port
+
+    def reload(self) -> None:
+        """Read the config again, soon, and go by it if it can hold; say in the log what came of it."""
+        self._reload.ask()
 
     async def stop(self) -> None:
         """Refuse new calls, let those under way end within `server.drain_timeout`, then end every part."""
@@ -192,10 +205,11 @@ class Gateway:
         runner = web.AppRunner(
             operator.build(
                 self._metrics,
-                self._readiness(),
+                self._readiness,
                 ledger=self._ledger,
                 limits=self._limit_pages,
                 revocations=self._revocation_pages,
+                reload=self._reload,
             ),
             access_log=None,
             shutdown_timeout=_LEFTOVERS_S,
@@ -225,6 +239,50 @@ class Gateway:
         await asyncio.sleep(0)
         self._clients.close_when_idle()
         await self._pipeline.drain(self._settings.server.drain_timeout)
+
+    def _bytes_per_token(self) -> Iterable[tuple[str, float]]:
+        return self._pipeline.serving.catalog.bytes_per_token()
+
+    async def _take_on(self, settings: config.Config) -> bool:
+        """Go by another config from now on; False where the process has begun to stop meanwhile.
+
+        Whatever can fail or takes time comes first. What follows is one turn of the event loop: each call has either
+        the config before or this one.
+
+        Raises:
+            BadConfig: it cannot hold. Nothing has changed.
+        """
+        try:
+            trust = await self._authenticator.prepare(settings.auth)
+        except KeySetUnusable as error:
+            raise file.BadConfig("", [str(error)]) from error
+        Catalog(settings.models, Pools(settings.pools, self._chance, self._clock))  # a trial
+        if self._pipeline.draining:
+            await self._authenticator.abandon(trust)
+            return False
+        if settings.logging != self._settings.logging:
+            logs.configure(settings.logging, self._writer)
+        self._settings = settings
+        self._metrics.configure(settings.models, settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
+        self._authenticator.adopt(trust)
+        self._admission.configure(settings.limits)
+        self._overrides.configure(settings.limits)
+        self._limit_pages.configure(settings)
+        self._clients.configure(
+            head_timeout_s=settings.requests.head_timeout, write_timeout_s=settings.server.write_timeout
+        )
+        self._pools.configure(settings.pools)
+        self._pipeline.serve_by(
+            self._serving(settings, before=self._pipeline.serving.catalog),
+            access_log=AccessLog(settings.logging, self._writer.write),
+            body_budget=settings.server.body_budget,
+        )
+        self._metrics.keep_attempts_of({(pool.name, replica.name) for pool, replica in self._pools.replicas})
+        return True
+
+    def _serving(self, settings: config.Config, *, before: Catalog | None = None) -> Serving:
+        catalog = Catalog(settings.models, self._pools, before=before)
+        return Serving(catalog, settings.requests, settings.server.max_body)
 
     def _readiness(self) -> Readiness:
         denies = self._settings.limits.denies_all

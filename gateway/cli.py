@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import signal
 from collections.abc import Coroutine
 from datetime import UTC, datetime
@@ -20,8 +19,8 @@ from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.store import StoreUnavailable
 from gateway.app import CannotListen, Gateway
 from gateway.clock import SystemClock
-from gateway.command import BAD_CONFIG, FAILED, Duration, config_option, fail, load
-from gateway.config import Config, file
+from gateway.command import BAD_CONFIG, FAILED, Duration, config_option, fail, load, read
+from gateway.config import file
 from gateway.config.unmatched import unmatched
 from gateway.demo import run_demo
 from gateway.engine.server import serve_engine
@@ -33,10 +32,6 @@ from gateway.limit import limit
 from gateway.revoke import revoke
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
-
-_log = logging.getLogger(__name__)
-
-_NO_RELOAD = "the config is read at start only; to apply a change, start another gateway and end this one with SIGTERM"
 
 # Some hundred calls' worth; Python's own 700 is less than two.
 _NEW_OBJECTS_BEFORE_COLLECTING = 20_000
@@ -58,9 +53,8 @@ main.add_command(revoke)
 @main.command()
 @config_option
 def serve(path: Path | None) -> None:
-    """Serve calls until SIGTERM or SIGINT, then drain."""
-    settings = load(path)
-    _run(_serve(settings))
+    """Serve calls until SIGTERM or SIGINT, then drain. SIGHUP has the config read again."""
+    _run(_serve(read(path)))
 
 
 @main.command()
@@ -184,15 +178,15 @@ def usage(path: Path | None, form: str, **asked: str | None) -> None:
     click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
 
 
-async def _serve(settings: Config) -> None:
+async def _serve(loaded: file.Loaded) -> None:
     writer = LineWriter()
-    logs.configure(settings.logging, writer)
+    logs.configure(loaded.settings.logging, writer)
     writer.start()
     try:
-        door = Gateway(settings, writer, SystemClock())
+        door = Gateway(loaded, writer, SystemClock())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, door.reload)
         await door.start()
         _collect_less()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _log.warning, "SIGHUP: %s", _NO_RELOAD)
         await _until_told_to_stop()
         await door.stop()
     finally:

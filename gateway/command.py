@@ -46,8 +46,13 @@ class Duration(click.ParamType[float]):
 
 def load(path: Path | None) -> Config:
     """Return the config, or end the process with every problem that it has."""
+    return read(path).settings
+
+
+def read(path: Path | None) -> file.Loaded:
+    """Return the config with what it was read from, or end the process with every problem that it has."""
     try:
-        return file.load(file.find(path))
+        return file.read(file.find(path))
     except file.BadConfig as error:
         fail(str(error), BAD_CONFIG)
 

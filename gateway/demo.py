@@ -56,7 +56,7 @@ async def run_demo(until_told_to_stop: Callable[[], Awaitable[None]]) -> None:
         writer.start()
         try:
             clock = SystemClock()
-            door = Gateway(settings, writer, clock)
+            door = Gateway(file.Loaded(settings, {}), writer, clock)
             port, admin_port = await door.start()
             now = clock.now()
             token = development.sign(signing, tenant="demo", key_id="demo-key", plan=None, ttl_s=TOKEN_TTL_S, now=now)

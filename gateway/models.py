@@ -7,27 +7,26 @@ from gateway.client.answer import Answer
 from gateway.client.request import Request
 from gateway.errors import CONTENT_TYPE
 from gateway.pipeline import Pipeline, identifying
-from gateway.routing.catalog import Catalog, Model
+from gateway.routing.catalog import Model
 from gateway.trail import Trail
 
 
 class ModelPages:
     """Shows models to authenticated callers. A model that the caller may not use is not there."""
 
-    def __init__(self, catalog: Catalog, pipeline: Pipeline) -> None:
-        self._catalog = catalog
+    def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
 
     async def all(self, request: Request, answer: Answer, trail: Trail) -> None:
         """List the models that the caller may use."""
         principal = await self._pipeline.authenticate(request, trail)
-        data = [_shape(model) for model in self._catalog.permitted(principal)]
+        data = [_shape(model) for model in self._pipeline.serving.catalog.permitted(principal)]
         _send(answer, trail, {"object": "list", "data": data})
 
     async def one(self, request: Request, answer: Answer, trail: Trail, *, name: str) -> None:
         """Show one model, by its name or an alias."""
         principal = await self._pipeline.authenticate(request, trail)
-        trail.model = self._catalog.resolve(name, principal)
+        trail.model = self._pipeline.serving.catalog.resolve(name, principal)
         _send(answer, trail, _shape(trail.model))
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 
 from gateway.admission.admission import Admission
 from gateway.calls.call import Call
@@ -53,13 +54,25 @@ _NO_DEADLINE = nullcontext()
 Path = Callable[[Request, Answer, Trail], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What calls go by that the config says: each by what there was when it came, to its end."""
+
+    catalog: Catalog
+    requests: Requests
+    max_body: int
+
+
 class Pipeline:
-    """Everything a call passes through. One per process, joined in app.py; `drain` ends it."""
+    """Everything a call passes through. One per process, joined in app.py; `drain` ends it.
+
+    `serve_by` has the calls that come from then on go by another config.
+    """
 
     def __init__(
         self,
         authenticator: Authenticator,
-        catalog: Catalog,
+        serving: Serving,
         *,
         admission: Admission,
         upstream: Upstream,
@@ -67,34 +80,36 @@ class Pipeline:
         access_log: AccessLog,
         clock: Clock,
         new_id: Callable[[], str],
-        requests: Requests,
-        max_body: int,
         body_budget: int,
     ) -> None:
         self.draining = False
+        self.serving = serving
         self._authenticator = authenticator
-        self._catalog = catalog
         self._admission = admission
         self._upstream = upstream
         self._metrics = metrics
         self._access_log = access_log
         self._clock = clock
         self._new_id = new_id
-        self._requests = requests
-        self._max_body = max_body
         self._room = Room(body_budget)
         self._under_way: set[Trail] = set()
         self._all_done = asyncio.Event()  # set by the last call to end while draining
+
+    def serve_by(self, serving: Serving, *, access_log: AccessLog, body_budget: int) -> None:
+        """Go by these from now on. Calls that are under way keep what they began with."""
+        self.serving, self._access_log = serving, access_log
+        self._room.resize(body_budget)
 
     async def infer(self, request: Request, answer: Answer, trail: Trail) -> None:
         """Answer an inference request; every stage needs what the one before it returned."""
         if self.draining:
             raise Draining("This gateway is restarting; send the call again.")
+        serving = self.serving
         deadline = deadline_of(request, began_at=trail.began_at, clock=self._clock)
         with deadline or _NO_DEADLINE:
             principal = await self.authenticate(request, trail)
-            call = trail.call = await self._read_call(request, answer, trail, tenant=principal.tenant)
-            model = trail.model = self._catalog.resolve(call.model, principal)
+            call = trail.call = await self._read_call(request, answer, trail, serving, tenant=principal.tenant)
+            model = trail.model = serving.catalog.resolve(call.model, principal)
             check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
             permit = await self._admission.admit(
                 principal,
@@ -198,13 +213,16 @@ class Pipeline:
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self._all_done.wait()
 
-    async def _read_call(self, request: Request, answer: Answer, trail: Trail, *, tenant: str) -> Call:
+    async def _read_call(
+        self, request: Request, answer: Answer, trail: Trail, serving: Serving, *, tenant: str
+    ) -> Call:
         check_media_type(request.text(b"content-type"), request.text(b"content-encoding"))
-        body = request.body_at_hand(limit=self._max_body)
+        body = request.body_at_hand(limit=serving.max_body)
         if body is None:
             began = self._clock.monotonic()
             try:
-                body = await request.body(limit=self._max_body, timeout_s=self._requests.body_timeout, room=self._room)
+                timeout_s = serving.requests.body_timeout
+                body = await request.body(limit=serving.max_body, timeout_s=timeout_s, room=self._room)
             except (BadRequest, NoRoom):
                 answer.close_after()  # so that the client stops sending the rest
                 raise
@@ -213,9 +231,9 @@ class Pipeline:
         return parse(
             endpoint,
             body,
-            requests=self._requests,
-            estimates=self._catalog.estimates,
-            by_prefix=self._catalog.by_prefix,
+            requests=serving.requests,
+            estimates=serving.catalog.estimates,
+            by_prefix=serving.catalog.by_prefix,
             tenant=tenant,
         )
 

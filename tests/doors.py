@@ -32,7 +32,7 @@ COMPLETIONS = "/v1/completions"
 def config_with(*replicas: str, key: Path, **sections: Any) -> dict[str, Any]:
     """Return a config with one model before `replicas`; `sections` are merged over it, deeply."""
     base: dict[str, Any] = {
-        "server": {"listen": "127.0.0.1:0", "drain_timeout": "2s"},
+        "server": {"listen": "127.0.0.1:0", "drain_timeout": "2s", "watch_config": None},
         "admin": {"listen": "127.0.0.1:0"},
         "auth": {"development_key": str(key)},
         "limits": {"plans": {"standard": []}},
@@ -44,7 +44,7 @@ def config_with(*replicas: str, key: Path, **sections: Any) -> dict[str, Any]:
 
 @dataclass
 class Door:
-    """A running gateway as a client and an operator see it."""
+    """A running gateway as a client and an operator see it. `path` is its config, which it reads again when told."""
 
     url: str
     admin_url: str
@@ -53,6 +53,7 @@ class Door:
     writer: LineWriter
     session: aiohttp.ClientSession
     gateway: Gateway
+    path: Path
 
     def token(self, *, tenant: str = "acme", key: str = "key-1", plan: str | None = None, ttl_s: float = 600) -> str:
         now = SystemClock().now()
@@ -168,14 +169,16 @@ async def open_door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
 
         async def open_one(*replicas: str, clock: Clock | None = None, **sections: Any) -> Door:
             text = yaml.safe_dump(config_with(*replicas, key=key, **sections), sort_keys=False)
+            path = tmp_path / f"config-{len(doors)}.yaml"
+            path.write_text(text)
             lines: list[str] = []
             writer = LineWriter(lambda data: lines.extend(data.decode().splitlines()))
             writer.start()
             writers.append(writer)
-            door = Gateway(file.parse(text), writer, clock or SystemClock())
+            door = Gateway(file.read(path), writer, clock or SystemClock())
             port, admin_port = await door.start()
             url, admin_url = (f"http://127.0.0.1:{number}" for number in (port, admin_port))
-            doors.append(Door(url, admin_url, signing, lines, writer, session, door))
+            doors.append(Door(url, admin_url, signing, lines, writer, session, door, path))
             return doors[-1]
 
         yield open_one

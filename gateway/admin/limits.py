@@ -47,6 +47,11 @@ class LimitPages:
         self._used = used
         self._clock = clock
 
+    def configure(self, settings: config.Config) -> None:
+        """Go by this config from now on."""
+        self._settings = settings
+        self._desk.configure(settings.limits)
+
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Serve them there."""
         router.add_get("/admin/limits", self._list)

@@ -11,11 +11,13 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 from prometheus_client.exposition import choose_encoder
 
 from gateway import errors
+from gateway.admin.config import show_config
 from gateway.admin.limits import LimitPages
 from gateway.admin.readiness import OK, Readiness
 from gateway.admin.revocations import RevocationPages
 from gateway.admin.usage import show_usage
 from gateway.admission.ledger.reader import LedgerReader
+from gateway.reload import Reload
 from gateway.telemetry.metrics import Metrics
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -23,17 +25,19 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def build(
     metrics: Metrics,
-    readiness: Readiness,
+    readiness: Callable[[], Readiness],
     *,
     ledger: LedgerReader,
     limits: LimitPages,
     revocations: RevocationPages,
+    reload: Reload,
 ) -> web.Application:
     """Return the operator listener; `web.AppRunner(…, access_log=None)` serves it."""
     app = web.Application(middlewares=[_documented_errors])
     app.router.add_get("/metrics", _scrape(metrics.registry))
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready(readiness))
+    app.router.add_get("/admin/config", show_config(reload))
     app.router.add_get("/admin/usage", show_usage(ledger))
     limits.add_to(app.router)
     revocations.add_to(app.router)
@@ -58,9 +62,9 @@ async def _live(_request: web.Request) -> web.Response:
     return web.json_response({"status": "live"})
 
 
-def _ready(readiness: Readiness) -> Handler:
+def _ready(readiness: Callable[[], Readiness]) -> Handler:
     async def handle(_request: web.Request) -> web.Response:
-        checks = readiness.checks()
+        checks = readiness().checks()
         ready = all(state == OK for state in checks.values())
         body = {"status": "ready" if ready else "not_ready", "checks": checks}
         return web.json_response(body, status=200 if ready else 503)

@@ -36,6 +36,11 @@ class Admission:
         self._live: dict[str, Permit] = {}
         self._renewing: asyncio.Task[None] | None = None
 
+    def configure(self, limits: config.Limits) -> None:
+        """Go by these limits from now on. Counts go on, and calls under way keep what they were admitted with."""
+        self._limits = limits
+        self._rulebook.configure(limits)
+
     @property
     def rulebook(self) -> Rulebook:
         """Which limits apply to whom."""

@@ -60,6 +60,11 @@ class Rulebook:
         """Return the limits that apply when `principal` calls `model` in `pool`."""
         return self._resolved(principal.tenant, principal.key, principal.plan, model, pool)
 
+    def configure(self, limits: config.Limits) -> None:
+        """Go by these limits from now on, without whatever had replaced the entries of the ones before."""
+        self._limits = limits
+        self.replace(limits.tenants)
+
     def replace(self, tenants: Mapping[str, config.TenantEntry]) -> None:
         """Let calls from now on have the entries in `tenants`. Those under way keep what they were admitted with."""
         self._tenants = tenants

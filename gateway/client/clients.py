@@ -40,14 +40,18 @@ class Clients:
         self.handle = handle
         self.malformed = malformed
         self.max_field = max_field
-        self._head_timeout_s = head_timeout_s
-        self._write_timeout_s = math.inf if write_timeout_s is None else write_timeout_s
         self._connections: set[ClientConnection] = set()
+        self.configure(head_timeout_s=head_timeout_s, write_timeout_s=write_timeout_s)
         self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)
 
     def __call__(self) -> ClientConnection:
         """Return the protocol of a new connection."""
         return ClientConnection(self)
+
+    def configure(self, *, head_timeout_s: float, write_timeout_s: float | None) -> None:
+        """Go by these time limits from now on, of connections that there are too."""
+        self._head_timeout_s = head_timeout_s
+        self._write_timeout_s = math.inf if write_timeout_s is None else write_timeout_s
 
     def add(self, connection: ClientConnection) -> None:
         """Look after a connection from now on."""

@@ -8,10 +8,15 @@ declares counts nothing: who holds uploads back would hold back everybody else's
 class Room:
     """Bytes that bodies may take together."""
 
-    __slots__ = ("_free",)
+    __slots__ = ("_free", "_size")
 
     def __init__(self, size: int) -> None:
-        self._free = size
+        self._free = self._size = size
+
+    def resize(self, size: int) -> None:
+        """Have so much room from now on. What was taken stays taken, even where it is more than all there is."""
+        self._free += size - self._size
+        self._size = size
 
     def has(self, size: int) -> bool:
         """Whether so much is free at the moment."""

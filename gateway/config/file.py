@@ -3,9 +3,11 @@
 The only module that reads the environment, and of it only `GATEWAY_CONFIG` and what the file names by `${…}`.
 """
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,12 +20,28 @@ _UNKNOWN_KEY = "is not a key of this section"
 _REFERENCE = re.compile(r"\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 
 
-class BadConfig(Exception):
-    """The file cannot be used. `problems` has a line for each thing wrong: its path and what was expected."""
+Digests = Mapping[Path, str | None]
+"""Files with the SHA-256 of what is in them, in hexadecimal digits; None where one cannot be read."""
 
-    def __init__(self, source: str, problems: list[str]) -> None:
+
+class BadConfig(Exception):
+    """The file cannot be used. `problems` has a line for each thing wrong: its path and what was expected.
+
+    `files` are those that it was read from, where that is known.
+    """
+
+    def __init__(self, source: str, problems: list[str], files: Digests | None = None) -> None:
         super().__init__("\n".join(f"{source}: {problem}" for problem in problems))
         self.problems = problems
+        self.files = files or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A config that was read from `files`: its own, first, and those that it names for a part of it."""
+
+    settings: Config
+    files: Digests
 
 
 def find(path: Path | None) -> Path:
@@ -40,11 +58,31 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Config:
     Raises:
         BadConfig: the file is unreadable, is not YAML, names what does not exist, or breaks a rule.
     """
+    return read(path, environment).settings
+
+
+def read(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
+    """Read and validate `path`, and say what it was read from.
+
+    Raises:
+        BadConfig: as `load`.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_bytes()
+        text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig(str(path), [f"cannot be read: {error}"]) from error
-    return parse(text, source=str(path), environment=environment)
+        raise BadConfig(str(path), [f"cannot be read: {error}"], digests([path])) from error
+    # Digests are taken before what they are of is read: a change in between is found later, and none is missed.
+    files: dict[Path, str | None] = {path: _digest(content)}
+    try:
+        tree = _tree(text, source=str(path))
+        files |= digests(_secrets_in(tree))
+        tree = _resolved(tree, source=str(path), environment=environment)
+        files |= digests(_keys_in(tree))
+        return Loaded(_validated(tree, source=str(path)), files)
+    except BadConfig as error:
+        error.files = files
+        raise
 
 
 def parse(text: str, *, source: str = "config", environment: Mapping[str, str] | None = None) -> Config:
@@ -53,17 +91,58 @@ def parse(text: str, *, source: str = "config", environment: Mapping[str, str] |
     Raises:
         BadConfig: as `load`.
     """
+    return _validated(_resolved(_tree(text, source=source), source=source, environment=environment), source=source)
+
+
+def digests(paths: Iterable[Path]) -> Digests:
+    """Return what is in these files now."""
+    found: dict[Path, str | None] = {}
+    for path in paths:
+        try:
+            found[path] = _digest(path.read_bytes())
+        except OSError:
+            found[path] = None
+    return found
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _tree(text: str, *, source: str) -> dict[str, object]:
     try:
         tree = yaml_text.read(text)
     except yaml_text.NotYaml as error:
         raise BadConfig(source, [str(error)]) from error
     if not isinstance(tree, dict):
         raise BadConfig(source, ["is empty or not a mapping: expected sections such as auth, models, pools"])
+    return tree
+
+
+def _secrets_in(value: object) -> Iterable[Path]:
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _secrets_in(inner)
+    elif isinstance(value, str):
+        yield from [Path(match["name"]) for match in _REFERENCE.finditer(value) if match["file"]]
+
+
+def _keys_in(tree: dict[str, object]) -> list[Path]:
+    auth = tree.get("auth")
+    keys = auth.get("api_keys_file") if isinstance(auth, dict) else None
+    return [Path(keys)] if isinstance(keys, str) else []
+
+
+def _resolved(tree: dict[str, object], *, source: str, environment: Mapping[str, str] | None) -> dict[str, object]:
     problems: list[str] = []
-    known = os.environ if environment is None else environment  # noqa: TID251 as above
-    tree = _resolve(tree, known, "", problems)
+    known = os.environ if environment is None else environment  # noqa: TID251 this is the one reader of the environment
+    resolved = {name: _resolve(value, known, str(name), problems) for name, value in tree.items()}
     if problems:
         raise BadConfig(source, problems)
+    return resolved
+
+
+def _validated(tree: dict[str, object], *, source: str) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:

@@ -1,13 +1,27 @@
 """`pools`: replicas that serve the same model, and how they are treated."""
 
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
 
 from gateway.config.section import Duration, Name, Positive, Section
 from gateway.config.timeouts import Timeouts
 
-Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$")]
+
+def _url(text: str) -> str:
+    try:
+        address = urlsplit(text)
+        if address.hostname and address.port != 0:
+            return text
+    except ValueError:  # a port beyond 65535, or half of an IPv6 address
+        pass
+    raise ValueError(
+        "expected http(s)://host or http(s)://host:port, a port from 1 to 65535, an IPv6 address in brackets"
+    )
+
+
+Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"), AfterValidator(_url)]
 BalanceName = Literal["least_requests", "least_load", "round_robin", "prefix_affinity"]
 EngineName = Literal["vllm", "sglang", "tgi", "llamacpp", "openai"]
 

@@ -38,6 +38,7 @@ class Server(Section):
     body_budget: Size = 256 * 2**20
     drain_timeout: Duration = 30.0
     write_timeout: Annotated[Duration, Field(gt=0)] | None = 60.0
+    watch_config: Annotated[Duration, Field(ge=0.1)] | None = 1.0
 
     @model_validator(mode="after")
     def _largest_fits(self) -> Self:

@@ -114,6 +114,11 @@ class Grants:
                 raise
             return self._accepted(held, self._clock.now())
 
+    async def retire(self) -> None:
+        """Wait until every question that is under way is answered."""
+        while self._questions:
+            await asyncio.wait(list(self._questions.values()))
+
     async def close(self) -> None:
         """Cancel and await every question."""
         questions = list(self._questions.values())

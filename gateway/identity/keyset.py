@@ -63,6 +63,23 @@ class KeySet:
         """Fetch now, and again whenever the keys have aged `refresh`, until `close`."""
         self._freshening = asyncio.create_task(self._keep_fresh())
 
+    def continue_from(self, before: "KeySet") -> None:
+        """Begin with the keys of a set that has the same source."""
+        self.keys, self._had_at = before.keys, before._had_at  # noqa: SLF001 of the same class
+        self._attempted_at, self._askable_at = before._attempted_at, before._askable_at  # noqa: SLF001
+
+    async def fetched(self) -> None:
+        """Wait for the fetch that is under way, or for one that begins now, however it ends."""
+        await asyncio.wait([self._fetch_once(asked=False)])
+
+    async def retire(self) -> None:
+        """Fetch no more by itself; whoever waits for a fetch that is under way still gets it."""
+        if self._freshening is not None:
+            self._freshening.cancel()
+            await asyncio.gather(self._freshening, return_exceptions=True)
+        if self._fetching is not None:
+            await asyncio.wait([self._fetching])
+
     async def close(self) -> None:
         """Cancel and await everything that `start` and `find` began."""
         tasks = [task for task in (self._freshening, self._fetching) if task is not None]

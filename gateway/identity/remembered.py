@@ -42,13 +42,17 @@ _NO_KEY_SET = _NoKeySet()
 
 
 class Remembered:
-    """At most `capacity` tokens by digest; the one remembered first goes first."""
+    """At most `capacity` tokens by digest; the one remembered first goes first. `denied` are refused from the start."""
 
-    def __init__(self, *, capacity: int = CAPACITY) -> None:
+    def __init__(self, *, capacity: int = CAPACITY, denied: Denied = NOBODY) -> None:
         self._capacity = capacity
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
-        self._denied = NOBODY
+        self._denied = denied
         self._generation = 0
+
+    def emptied(self) -> "Remembered":
+        """Return one that remembers no token, and denies the same."""
+        return Remembered(capacity=self._capacity, denied=self._denied)
 
     def deny(self, denied: Denied) -> None:
         """Refuse from now on those who are `denied`, and nobody else.

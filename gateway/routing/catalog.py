@@ -30,13 +30,18 @@ class Model:
 
 
 class Catalog:
-    """All models of this gateway. `estimates` has each model's by all its names.
+    """All models of this gateway, with what was learned of them `before`. `estimates` has each one's by all its names.
 
     `by_prefix` has all names of the models whose pools choose by how a prompt begins.
     """
 
-    def __init__(self, entries: Mapping[str, ModelEntry], pools: Mapping[str, Pool]) -> None:
-        self._models = {name: _model(name, entry, pools[entry.pool]) for name, entry in entries.items()}
+    def __init__(
+        self, entries: Mapping[str, ModelEntry], pools: Mapping[str, Pool], *, before: "Catalog | None" = None
+    ) -> None:
+        known = {} if before is None else before._models  # noqa: SLF001 of the same class
+        self._models: dict[str, Model] = {
+            name: _model(name, entry, pools[entry.pool], before=known.get(name)) for name, entry in entries.items()
+        }
         self._by_name = dict(self._models)
         for model in self._models.values():
             self._by_name.update(dict.fromkeys(model.entry.aliases, model))
@@ -64,5 +69,13 @@ class Catalog:
         return [model for model in self._models.values() if principal.may_use(model.name)]
 
 
-def _model(name: str, entry: ModelEntry, pool: Pool) -> Model:
-    return Model(name, entry, pool, pool.timeouts.changed(entry.timeouts), Estimate(entry.media_tokens))
+def _model(name: str, entry: ModelEntry, pool: Pool, *, before: Model | None) -> Model:
+    estimate = Estimate(entry.media_tokens)
+    if before is not None and _tokenizer(before.entry) == _tokenizer(entry):
+        estimate.bytes_per_token = before.estimate.bytes_per_token
+    return Model(name, entry, pool, pool.timeouts.changed(entry.timeouts), estimate)
+
+
+def _tokenizer(entry: ModelEntry) -> tuple[str | None, ...]:
+    """Return by what it is known that prompts are still split as they were."""
+    return entry.pool, entry.served_name

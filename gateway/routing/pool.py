@@ -127,6 +127,12 @@ class Pool:
         self._listed = tuple(entries)
         self._assemble()
 
+    def retire(self) -> None:
+        """Leave: only calls that began before go to its replicas, and nobody else cares for them any more."""
+        for replica in self.replicas:
+            replica.gone = True
+        self._changed(self)
+
     def order(self, given: Orders) -> None:
         """Have these orders of operators hold from now on, in place of those before."""
         if given != self._orders:
@@ -148,19 +154,19 @@ class Pool:
         """Make `replicas` what is listed and ordered. One that was here, or has just left, keeps all that is known."""
         self._departed = {replica for replica in self._departed if replica.in_flight}
         known = {replica.url: replica for replica in (*self._departed, *self.replicas)}
-        # A replica that comes to others that serve has to show first that it is up.
-        serves = any(replica.up for replica in self.replicas)
         here: dict[str, Replica] = {}
         for entry in self._orders.applied_to(self._listed):
             replica = Replica(entry, self._entry)
             if replica.url in known:
                 replica = known[replica.url]
                 replica.configure(entry, self._entry)
-            else:
-                replica.up = not serves
             replica.gone = False
             replica.drained = entry.url in self._orders.drained
             here[replica.url] = replica
+        # A replica that comes to others that stay and serve has to show first that it is up.
+        serves = any(replica.up for url, replica in here.items() if url in known)
+        for url in here.keys() - known.keys():
+            here[url].up = not serves
         for replica in known.values():
             if replica.url not in here:
                 replica.gone = True

@@ -44,7 +44,7 @@ class Pools(Mapping[str, Pool]):
             if name in entries:
                 pool.configure(entries[name])
             else:
-                pool.list(())
+                pool.retire()
 
     @property
     def replicas(self) -> Iterator[tuple[Pool, Replica]]:

@@ -4,7 +4,7 @@ A cell keeps the call's bounded labels and the numbers they lead to, so that lab
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from gateway.calls.usage import Usage
 from gateway.telemetry.record import CallRecord
@@ -54,12 +54,15 @@ class Cell:
 
 
 class Cells:
-    """The cells of one process. Their number is bounded: a name that has no label of its own shares a cell."""
+    """The cells of one process. Their number is bounded: a name that has no label of its own shares a cell.
+
+    `models` are the labels of names that have one now.
+    """
 
     def __init__(
-        self, models: Collection[str], tenants: TenantLabels, *, durations: Histograms, overheads: Histograms
+        self, models: Mapping[str | None, str], tenants: TenantLabels, *, durations: Histograms, overheads: Histograms
     ) -> None:
-        self._models = frozenset(models)
+        self._models = models
         self._tenants = tenants
         self._durations = durations
         self._overheads = overheads
@@ -88,11 +91,21 @@ class Cells:
                 if used.reasoning:
                     yield (*model_and_tenant, "reasoning", source), used.reasoning
 
+    def forget(self, models: Collection[str], tenants: Collection[str]) -> None:
+        """Show no more what was counted of these, which have no label any more."""
+        kept = {
+            labels: cell for labels, cell in self._cells.items() if labels[1] not in models and labels[2] not in tenants
+        }
+        self._cells = kept
+        self._found = {names: cell for names, cell in self._found.items() if cell.labels in kept}
+        for model, tenant in [one for one in self._tokens if one[0] in models or one[1] in tenants]:
+            del self._tokens[model, tenant]
+
     def _bounded(self, call: CallRecord) -> Cell:
         """Return the cell of a call that is the first of its kind, or whose names have no label of their own."""
         labels = (
             call.endpoint,
-            call.model if call.model in self._models else UNKNOWN,
+            self._models.get(call.model, UNKNOWN),
             self._tenants.label(call.tenant),
             call.status,
             call.ending,

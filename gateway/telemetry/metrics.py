@@ -5,7 +5,7 @@ Labels hold only configured names and words of ours, never a client's or an engi
 
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from functools import partial
 
 from prometheus_client import (
@@ -23,9 +23,11 @@ import gateway
 from gateway.admission.observer import Decision
 from gateway.telemetry import buckets
 from gateway.telemetry.cells import UNKNOWN, Cells
+from gateway.telemetry.models import ModelNames
 from gateway.telemetry.record import CallRecord
+from gateway.telemetry.reloads import Reloads
 from gateway.telemetry.replicas import ReplicaCollector, ReplicaState
-from gateway.telemetry.series import Counts, Histograms, Labels, Scraped, add
+from gateway.telemetry.series import Counts, Histograms, Labels, Scraped, add, forget
 from gateway.telemetry.settings import SettingsCollector, SettingsState
 from gateway.telemetry.tenants import TenantLabels
 
@@ -39,16 +41,33 @@ class Metrics:
         # A `_created` series beside every counter would double the largest families for a time that Prometheus infers.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it unannotated
         self.registry = registry or CollectorRegistry()
-        self._models: dict[str | None, str] = {name: name for name in models}
-        self._create_call_metrics(models, tenants)
+        self._models = ModelNames(models)
+        self._tenants = tenants
+        self._create_call_metrics()
         self._create_part_metrics()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def _create_call_metrics(self, models: Collection[str], tenants: TenantLabels) -> None:
+    def configure(self, models: Collection[str], tenants: Iterable[str], *, max_tenants: int) -> None:
+        """Go by these names from now on. What was counted of models and tenants that lose their label is dropped."""
+        busy = [str(label) for (label,), calls in self._in_flight.items() if calls]
+        gone = self._models.configure(models, busy=busy)
+        self._cells.forget(gone, self._tenants.configure(tenants, max_tenants=max_tenants))
+        for counts in (self._in_flight, self._streams, self._usage_missing, self._broken):
+            forget(counts, 0, gone)
+        for histograms in (self._durations, self._first_byte, self._output_token):
+            forget(histograms, 1, gone)
+
+    def keep_attempts_of(self, replicas: Container[tuple[str, str]]) -> None:
+        """Drop what was counted of replicas other than these, each a pool and a replica."""
+        for labels in [one for one in self._attempts if (str(one[0]), str(one[1])) not in replicas]:
+            del self._attempts[labels]
+
+    def _create_call_metrics(self) -> None:
         by_model = ("endpoint", "model")
-        durations, overheads = Histograms(buckets.DURATION_S), Histograms(buckets.OVERHEAD_S)
-        self._cells = Cells(models, tenants, durations=durations, overheads=overheads)
+        self._durations = durations = Histograms(buckets.DURATION_S)
+        overheads = Histograms(buckets.OVERHEAD_S)
+        self._cells = Cells(self._models, self._tenants, durations=durations, overheads=overheads)
         self._show_counter(
             "gateway_requests_total",
             "Finished calls; status as sent, 499 where the client left before.",
@@ -159,6 +178,7 @@ class Metrics:
             buckets=buckets.LOOP_LAG_S,
             registry=self.registry,
         )
+        self.reloads = Reloads(self.registry)
         build = self._gauge("gateway_build_info", "Always 1; the labels say what runs.", ("version", "python"))
         build[gateway.__version__, platform.python_version()] = 1
 

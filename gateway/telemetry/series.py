@@ -7,7 +7,7 @@ keeps whole. Between two copies a call may be counted: a sum may be a value ahea
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 _Family = TypeVar("_Family", bound=Metric)
+_Number = TypeVar("_Number")
 
 Labels = tuple[str | int, ...]
 Counts = defaultdict[Labels, int]
@@ -79,6 +80,12 @@ class Scraped(Collector, Generic[_Family]):
         family = self._empty()
         self._fill(family)
         yield family
+
+
+def forget(numbers: dict[Labels, _Number], place: int, gone: Container[str | int]) -> None:
+    """Drop what was counted under labels that have one of `gone` in that place."""
+    for labels in [labels for labels in numbers if labels[place] in gone]:
+        del numbers[labels]
 
 
 def add(family: CounterMetricFamily | GaugeMetricFamily, numbers: Iterable[tuple[Labels, float]]) -> None:

@@ -3,7 +3,7 @@
 Tenants come from claims, so their number and text are the issuers' to choose; a scrape's size is ours (litellm#35666).
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 OTHER = "other"
 NOBODY = "unknown"
@@ -22,7 +22,17 @@ class TenantLabels:
 
     def __init__(self, configured: Iterable[str], *, max_tenants: int) -> None:
         self._max_tenants = max_tenants
-        self._kept = {name for name in configured if _printable(name)} if max_tenants else set[str]()
+        self._kept: dict[str, None] = {}  # in the order in which they came
+        self.configure(configured, max_tenants=max_tenants)
+
+    def configure(self, configured: Iterable[str], *, max_tenants: int) -> Collection[str]:
+        """Go by these from now on: whoever has a label keeps it while there is room. Return who has lost theirs."""
+        before, self._max_tenants = self._kept, max_tenants
+        self._kept = dict.fromkeys(name for name in configured if _printable(name)) if max_tenants else {}
+        for name in before:
+            if len(self._kept) < max_tenants:
+                self._kept[name] = None
+        return before.keys() - self._kept.keys()
 
     def label(self, tenant: str | None) -> str:
         """Return the label value of a tenant; `unknown` when nobody was authenticated."""
@@ -31,7 +41,7 @@ class TenantLabels:
         if tenant in self._kept:
             return tenant
         if len(self._kept) < self._max_tenants and _printable(tenant):
-            self._kept.add(tenant)
+            self._kept[tenant] = None
             return tenant
         return OTHER
 

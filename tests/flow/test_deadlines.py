@@ -216,7 +216,7 @@ async def beaten_by(clock: Clock, door: Door, *, left_s: float) -> Attempts:
     attempts = Attempts(
         pipeline._upstream,
         parse("chat", json.dumps(ASK).encode(), requests=Requests()),
-        pipeline._catalog.resolve("tiny", Principal(tenant="acme", key="key-1")),
+        pipeline.serving.catalog.resolve("tiny", Principal(tenant="acme", key="key-1")),
         clock=clock,
         observer=pipeline._metrics,
         deadline_at=clock.monotonic() + left_s,

@@ -19,6 +19,8 @@ from gateway.admission.overrides.overrides import Overrides
 from gateway.admission.rules import Rulebook
 from gateway.admission.settings.memory import MemorySettings
 from gateway.admission.settings.watcher import Watcher
+from gateway.config import file
+from gateway.reload import Reload
 from gateway.revocations.revocations import Revocations
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tenants import TenantLabels
@@ -49,12 +51,20 @@ def listener(readiness: Readiness) -> web.Application:
     )
     revocations = Revocations(lambda _denied: None, clock)
     watcher = Watcher(kept, revocations.take, clock, what="revocations", failed=lambda: None)
+    metrics = Metrics([], TenantLabels([], max_tenants=1))
+
+    async def take_on(_settings: config.Config) -> bool:
+        return True
+
     return build(
-        Metrics([], TenantLabels([], max_tenants=1)),
-        readiness,
+        metrics,
+        lambda: readiness,
         ledger=NO_LEDGER,
         limits=pages,
         revocations=RevocationPages(MemorySettings(), revocations, watcher=watcher, clock=clock),
+        reload=Reload(
+            file.Loaded(SETTINGS, {}), take_on, stopping=lambda: False, clock=clock, observer=metrics.reloads
+        ),
     )
 
 

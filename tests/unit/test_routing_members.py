@@ -109,9 +109,13 @@ def test_followers_are_told_of_every_pool_and_every_change() -> None:
     pools.follow(lambda pool: told.append((pool.name, urls(pool))))
     assert told == [("p", [URLS[0]]), ("q", [URLS[1]])]
     told.clear()
+    left = pools["p"]
     pools.configure({"q": entry_of(URLS[2]), "r": entry_of(URLS[3])})
-    assert sorted(told) == [("p", []), ("q", [URLS[2]]), ("r", [URLS[3]])]
+    assert sorted(told) == [("p", [URLS[0]]), ("q", [URLS[2]]), ("r", [URLS[3]])]
     assert list(pools) == ["q", "r"]
+    assert [replica.gone for _, replica in pools.replicas] == [False, False]
+    with left.lend() as replica:  # a call that had come before
+        assert replica.gone
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from(URLS)), st.integers(0, 4)), max_size=30))

@@ -16,7 +16,11 @@ class Desk:
 
     def __init__(self, settings: Settings, limits: config.Limits, clock: Clock) -> None:
         self._limits = limits
-        self._shelf = Shelf(settings, lambda name, value: judge(name, value, limits), clock, what="override")
+        self._shelf = Shelf(settings, self._judge, clock, what="override")
+
+    def configure(self, limits: config.Limits) -> None:
+        """Go by these limits from now on."""
+        self._limits = limits
 
     async def entries(self) -> list[Entry]:
         """Return all that is kept."""
@@ -38,3 +42,6 @@ class Desk:
             NotFound: there is none.
         """
         return await self._shelf.remove(name)
+
+    def _judge(self, name: str, value: bytes) -> Entry:
+        return judge(name, value, self._limits)

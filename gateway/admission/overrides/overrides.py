@@ -61,14 +61,21 @@ class Overrides:
         for name, value in kept.items():
             entry = known.get(name)
             if entry is None or entry.value != value:
-                entry = judge(name, value, self._limits)
-                if entry.fault is not None:
-                    log.warning("override %s does not hold: %s", shown(name), entry.fault)
+                entry = self._judged(name, value)
             entries[name] = entry
         self._entries = entries
         self._renew(tell=not first)
         if first and entries:
             log.info("overrides: %d in force of %d that the store keeps", len(self._holding), len(entries))
+
+    def configure(self, limits: config.Limits) -> None:
+        """Go by these limits from now on: what is kept is judged anew, and laid over their entries."""
+        self._limits = limits
+        self._tenants = dict(limits.tenants)
+        if self._entries is not None:
+            self._entries = {name: self._judged_again(entry) for name, entry in self._entries.items()}
+        self._renew(tell=True)
+        self._merge({override.tenant for override in self._holding.values()})
 
     def end(self) -> None:
         """Take out what has ended."""
@@ -78,6 +85,18 @@ class Overrides:
         """Stop looking for ends."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _judged(self, name: str, value: bytes) -> Entry:
+        entry = judge(name, value, self._limits)
+        if entry.fault is not None:
+            log.warning("override %s does not hold: %s", shown(name), entry.fault)
+        return entry
+
+    def _judged_again(self, entry: Entry) -> Entry:
+        again = judge(entry.name, entry.value, self._limits)
+        if again == entry:
+            return entry  # itself, by which it is known that nothing has changed
+        return self._judged(entry.name, entry.value)
 
     def _renew(self, *, tell: bool) -> None:
         """Find what holds now, tell what that changes, and have the rulebook follow."""
