@@ -336,6 +336,15 @@ async def test_models_that_come_and_go_stay_a_bounded_number_of_labels(
     assert {"m-1-0", "m-2-0"} <= models
 
 
+async def test_readiness_asks_the_store_where_a_plan_comes_to_deny(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    door = await open_door(scripted_engine.url)
+    assert "store" not in (await door.get_admin("/readyz")).json()["checks"]
+    assert await reload(door, put("limits/on_store_failure", "deny")) == []
+    assert "store" in (await door.get_admin("/readyz")).json()["checks"]
+
+
 async def test_lines_take_another_form(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
     door = await open_door(scripted_engine.url)
     root = logging.getLogger()

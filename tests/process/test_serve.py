@@ -65,15 +65,6 @@ async def test_calls_are_answered_and_logged_on_one_line_each(
     assert token not in gateway.log
 
 
-async def test_sighup_changes_nothing_and_says_so(processes: Processes, scripted_engine: ScriptedEngine) -> None:
-    gateway, token = await serving(processes, scripted_engine)
-    gateway.send(signal.SIGHUP)
-    assert (await processes.post(gateway, CHAT, BODY, token=token)).status == 200
-    gateway.send(signal.SIGTERM)
-    assert await gateway.ended(within_s=QUICK_S) == 0
-    assert "SIGHUP: the config is read at start only" in gateway.log
-
-
 async def test_a_stream_under_way_ends_well_when_the_gateway_is_told_to_stop(
     processes: Processes, scripted_engine: ScriptedEngine
 ) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import annotated_types
 import pytest
 import yaml
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from gateway import config
 from gateway.config import file, units
+from tests.config_keys import KEYS
 from tests.documents import OWN, ROOT, block_in, rows, section, text_of
 
 
@@ -19,27 +20,6 @@ class Key(NamedTuple):
     type: str
     default: str
     meaning: str
-
-
-def keys() -> Iterator[tuple[str, FieldInfo]]:
-    """Every key of every section, as `pools.*.replicas[].url`."""
-    waiting: list[tuple[str, type[BaseModel]]] = [("", config.Config)]
-    while waiting:
-        prefix, model = waiting.pop()
-        for name, field in model.model_fields.items():
-            yield prefix + name, field
-            if name != "api_keys_file":  # written as a path
-                waiting += [(f"{prefix}{name}{below}.", inner) for below, inner in sections_in(field.annotation)]
-
-
-def sections_in(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        if annotation is not config.Listen:  # written as one string
-            yield "", annotation
-        return
-    step = {tuple: "[]", dict: ".*"}.get(get_origin(annotation), "")
-    for arg in get_args(annotation):
-        yield from ((step + below, inner) for below, inner in sections_in(arg))
 
 
 def documented_keys() -> dict[str, Key]:
@@ -50,7 +30,6 @@ def documented_keys() -> dict[str, Key]:
 
 
 DOCUMENTED = documented_keys()
-KEYS = dict(keys())
 
 
 def test_the_documented_keys_are_those_that_there_are() -> None:
