@@ -67,6 +67,8 @@ def _configs(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 "api_key": "two",
                 "engine": "sglang",
                 "balance": "prefix_affinity",
+                "load": {"path": "/load", "interval": "3s"},
+                "slow_start": "4s",
                 "attempts": 7,
                 "timeouts": {"connect": "7s", "first_byte": "8s", "idle": "10s", "answer": "11s", "total": "12s"},
                 "keep_alive_comments": "13s",
@@ -143,6 +145,8 @@ HELD: dict[str, Held] = {
     ),
     "pools.*.engine": (lambda g: g._pools["main"].engine, lambda c: _main(c).engine),
     "pools.*.balance": (lambda g: g._pools["main"].by_prefix, lambda c: _main(c).balance == "prefix_affinity"),
+    "pools.*.load.": (lambda g: g._pools["main"].load, lambda c: _main(c).load),
+    "pools.*.slow_start": (lambda g: g._pools["main"].slow_start, lambda c: _main(c).slow_start),
     "pools.*.attempts": (lambda g: g._pools["main"].attempts, lambda c: _main(c).attempts),
     "pools.*.timeouts.": (lambda g: g._pools["main"].timeouts, lambda c: _main(c).timeouts),
     "pools.*.keep_alive_comments": (

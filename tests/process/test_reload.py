@@ -164,7 +164,7 @@ async def test_calls_do_not_notice_that_everything_is_swapped_ten_times_a_second
     assert samples.total("gateway_requests_total") == samples.total("gateway_requests_total", status="200")
     assert samples.total("gateway_tokens_total", kind="completion", source="engine") == 2 * (CALLS + WARM_UP)
     assert samples.total("gateway_requests_in_flight") == 0
-    assert gateway.descriptors <= descriptors + 8  # idle connections
+    assert gateway.descriptors <= descriptors + 24  # idle connections; each of the swaps would leave one at least
     assert gateway.memory <= memory + 8 * 2**20
     assert "Traceback" not in gateway.log
 
