@@ -87,7 +87,7 @@ def fuzz(ask: Callable[[bytes], int], genuine: list[bytes]) -> None:
     tokens = st.one_of(spoiled(genuine), unsigned, json_parts, st.binary(max_size=60), st.just(stranger().encode()))
     long = st.integers(MAX_FIELD_BYTES - 60, MAX_FIELD_BYTES + 60).map(lambda size: b"a" * size)
 
-    @settings(suppress_health_check=list(HealthCheck))
+    @settings(max_examples=400, suppress_health_check=list(HealthCheck))
     @given(schemes, tokens | long)
     def any_header(scheme: bytes, token: bytes) -> None:
         status = ask(scheme + token)

@@ -1,8 +1,10 @@
 """The identity stage against a real key server on a real socket: fetching, freshness, rotation, outage."""
 
 import asyncio
+import json
 import logging
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,6 +97,27 @@ async def test_a_flood_of_unknown_key_ids_makes_one_fetch_per_cooldown(provider:
             clock.advance(0.01)
     assert provider.hits == 1 + 3  # 5 s of flood: at once, at 2 s and at 4 s
     assert provider.most_at_once == 1
+
+
+async def test_key_ids_that_nobody_has_are_not_kept(provider: IdentityProvider) -> None:
+    clock = SetClock()
+    rest = token(clock=clock).partition(".")[2]
+    # A key id of 200 bytes each: kept, they would take a fifth of a megabyte.
+    heads = [b64(json.dumps({"alg": "RS256", "kid": f"{serial:0200}"}).encode()) for serial in range(1000)]
+    strangers = [f"{head}.{rest}" for head in heads]
+    async with gateway(provider.jwks, clock=clock, cooldown=10.0) as gw:
+        await gw.call(token(clock=clock))
+        assert await outcome(gw.call(strangers[0])) == "key"
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for stranger in strangers:
+                assert await outcome(gw.call(stranger)) == "key"
+                clock.advance(0.001)
+            assert tracemalloc.get_traced_memory()[0] - before < 50_000
+        finally:
+            tracemalloc.stop()
+    assert provider.hits == 2
 
 
 async def test_a_failed_fetch_starts_the_cooldown_too(provider: IdentityProvider) -> None:

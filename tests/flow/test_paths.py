@@ -132,3 +132,19 @@ async def test_no_host_reaches_anything_else(open_door: OpenDoor, scripted_engin
     assert reply.status in {200, 400}
     if reply.status == 200:
         assert scripted_engine.requests[0].header("host") == f"127.0.0.1:{scripted_engine.port}"
+
+
+@pytest.mark.parametrize("target", [*SPELLINGS, CHAT, "/v1/models", f"/v1/models/{MODEL}", "/v1/usage", "/metrics"])
+async def test_head_without_a_token_learns_what_others_learn_and_runs_nothing(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, target: str
+) -> None:
+    door = await open_door(scripted_engine.url)
+    async with raw_client(door.port) as client:
+        asked = await client.ask(request("HEAD", target, body=b""), bodiless=True)
+        assert asked.status in {400, 404, 405}
+        assert "WWW-Authenticate" not in asked.headers
+        if asked.status != 400:
+            other = await client.ask(request("DELETE", target, body=b""))
+            assert (asked.status, asked.headers["Content-Length"]) == (other.status, other.headers["Content-Length"])
+    assert scripted_engine.requests == []
+    assert (await door.metrics()).total("gateway_auth_failures_total") == 0
