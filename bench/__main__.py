@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from bench import limiter, report, routing, streams
+from bench import identity, limiter, report, routing, streams, tokens
 from bench.processes import CannotOpen, open_files
 from bench.proxies import REFERENCE, Proxy, known
 from bench.rounds import Figures, Rounds
@@ -21,14 +21,17 @@ _PROXIES = {proxy.name: proxy for proxy in known()}
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    help="Medians are taken over them.  [default: 5; of streams 1; of the limiter 3]",
+    help="Medians are taken over them.  [default: 5; of streams 1; of the limiter 3; of identity 6]",
 )
 @click.option("--only", metavar="NAME,…", help=f"Compare only these of {', '.join(_PROXIES)}.")
 @click.option("--json", "target", type=click.Path(path_type=Path), help="Write every round's figures to this file.")
 @click.option("--streams", "of_streams", is_flag=True, help="Measure 1,000 streams at once, for a minute each proxy.")
 @click.option("--limiter", "of_limiter", is_flag=True, help="Measure what limits in a shared store cost, by load.")
+@click.option("--identity", "of_identity", is_flag=True, help="Measure tokens, and a provider of keys that hangs.")
 @click.option("--routing", "of_routing", is_flag=True, help="Compare balances by simulated replicas; takes seconds.")
-@click.option("--quick", is_flag=True, help="With these two: little of it, to see that it works; not for figures.")
+@click.option(
+    "--quick", is_flag=True, help="With these but --routing: little of it, to see that it works; not for figures."
+)
 def main(
     *,
     rounds: int | None,
@@ -36,24 +39,28 @@ def main(
     target: Path | None,
     of_streams: bool,
     of_limiter: bool,
+    of_identity: bool,
     of_routing: bool,
     quick: bool,
 ) -> None:
     """Compare CPU, latency and memory of the gateway, all policies on, with plain proxies. Takes a few minutes."""
     if of_routing:
-        if rounds or only or target or of_streams or of_limiter or quick:
+        if rounds or only or target or of_streams or of_limiter or of_identity or quick:
             raise click.UsageError("--routing goes with no other option: it is the same every time")
         click.echo(routing.table())
         return
-    if quick and not (of_streams or of_limiter):
-        raise click.UsageError("--quick goes with --streams and --limiter")
-    if of_limiter and (of_streams or only):
-        raise click.UsageError("--limiter goes with neither --streams nor --only: it has gateways of its own")
+    if quick and not (of_streams or of_limiter or of_identity):
+        raise click.UsageError("--quick goes with --streams, --limiter and --identity")
+    _check_measured(of_streams or only is not None, of_limiter, of_identity)
     _check_system()
     proxies = _chosen(only)
     try:
         if of_limiter:
             figures, columns = _measure_limiter(rounds or 3, limiter.QUICK if quick else limiter.FULL), report.LIMITER
+        elif of_identity:
+            slices = identity.QUICK if quick else identity.FULL
+            figures, columns = _measure_identity(rounds or 6, slices), report.IDENTITY
+            click.echo(f"{tokens.table(tokens.QUICK if quick else tokens.NEW)}\n")
         elif of_streams:
             size = streams.QUICK if quick else streams.FULL
             figures, columns = _measure_streams(proxies, rounds or 1, size), report.STREAMS
@@ -66,6 +73,13 @@ def main(
         target.write_text(json.dumps({name: asdict(one) for name, one in figures.items()}, indent=1))
     if any(one.answers.bad for one in figures.values()):
         raise click.ClickException("some answers were bad, so these figures say little")
+
+
+def _check_measured(*asked: bool) -> None:
+    if sum(asked) > 1:
+        raise click.UsageError(
+            "--limiter and --identity have gateways of their own: each goes without --only and others"
+        )
 
 
 def _check_system() -> None:
@@ -107,6 +121,14 @@ def _measure_limiter(rounds: int, load: limiter.Load) -> Mapping[str, Figures]:
     return measuring.figures
 
 
+def _measure_identity(rounds: int, slices: identity.Slices) -> Mapping[str, Figures]:
+    with identity.Provider() as provider, stand([identity.gateway(provider)]) as running:
+        measuring = identity.Identity(slices, provider)
+        for number in range(rounds):
+            uvloop.run(measuring.round(number, running))
+    return measuring.figures
+
+
 def _tell_absent(running: Stand) -> None:
     for name in running.absent:
         click.echo(f"{name}: not found on PATH, left out", err=True)
@@ -116,7 +138,7 @@ def _tell_absent(running: Stand) -> None:
 
 def _show(figures: Mapping[str, Figures], columns: report.Columns) -> None:
     click.echo(report.table(figures, columns, reference=REFERENCE))
-    for name in figures if columns is not report.LIMITER else ():
+    for name in figures if columns not in (report.LIMITER, report.IDENTITY) else ():
         click.echo(f"{name}: {_PROXIES[name].does if name in _PROXIES else 'streams straight from the engine'}")
 
 

@@ -73,6 +73,14 @@ def calls(token: str) -> Calls:
     )
 
 
+def of_stranger(number: int) -> bytes:
+    """Return a call whose token names a key that nobody has."""
+    head = {"alg": "RS256", "kid": f"unknown-{number}"}
+    text = jwt.utils.base64url_encode(json.dumps(head).encode()).decode()
+    claims = jwt.utils.base64url_encode(json.dumps({"iss": ISSUER, "sub": "stranger"}).encode()).decode()
+    return _request(f"{text}.{claims}.AAAA", _body(_SMALL_BYTES, {"max_tokens": _WHOLE_TOKENS}))
+
+
 def stamped(token: str, number: int, *, start_ns: int, timed: int) -> tuple[bytes, Shape]:
     """Return the request for a stream with so many events that tell their time, and the shape of its answer."""
     asked = {NUMBER_FIELD: number, START_FIELD: start_ns, "max_tokens": timed + 1}

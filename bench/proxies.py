@@ -62,6 +62,17 @@ def limited(name: str, *, store: str, rules: bool) -> Proxy:
     return Proxy(name, does, _gateway(name, store=store, rules=_RULES if rules else []))
 
 
+def fetching(name: str, publish: Callable[[str], str], **issuer: Any) -> Proxy:
+    """Return a gateway that fetches its key set: `publish` takes the set, and gives its URL."""
+
+    def command(site: Site, port: int) -> list[str]:
+        limits = {"store": "memory", "plans": {PLAN: list(_RULES)}}
+        config = _config(site.engine, port, limits=limits, jwks=publish(site.jwks), **issuer)
+        return _serving(name, config, site.folder)
+
+    return Proxy(name, "limits in memory; key set by URL", command)
+
+
 def _plain(site: Site, port: int) -> list[str]:
     return [sys.executable, "-m", "bench.plain_proxy", str(port), f"http://127.0.0.1:{site.engine}"]
 
@@ -72,17 +83,21 @@ def _gateway(name: str, *, store: str, rules: Rules = _RULES) -> Callable[[Site,
     def command(site: Site, port: int) -> list[str]:
         jwks = site.folder / "jwks.json"
         jwks.write_text(site.jwks)
-        path = site.folder / f"{name}.yaml"
         url = f"redis://127.0.0.1:{site.store}/0" if store == "redis" else store
         limits = {"store": url, "plans": {PLAN: list(rules)}}
-        path.write_text(json.dumps(_config(site.engine, port, limits=limits, jwks=jwks)))  # JSON is YAML
-        return [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+        return _serving(name, _config(site.engine, port, limits=limits, jwks=str(jwks)), site.folder)
 
     return command
 
 
-def _config(engine: int, port: int, *, limits: Mapping[str, Any], jwks: Path) -> dict[str, Any]:
-    issuer = {"issuer": ISSUER, "jwks": str(jwks), "algorithms": ["RS256"], "audience": AUDIENCE}
+def _serving(name: str, config: Mapping[str, Any], folder: Path) -> list[str]:
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(config))  # JSON is YAML
+    return [sys.executable, "-m", "gateway", "serve", "--config", str(path)]
+
+
+def _config(engine: int, port: int, *, limits: Mapping[str, Any], jwks: str, **more: Any) -> dict[str, Any]:
+    issuer = {"issuer": ISSUER, "jwks": jwks, "algorithms": ["RS256"], "audience": AUDIENCE, **more}
     return {
         "server": {"listen": f"127.0.0.1:{port}"},
         "admin": {"listen": f"127.0.0.1:{free_port()}"},

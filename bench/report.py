@@ -35,6 +35,11 @@ LIMITER: Columns = {
     "delay50": "latency p50 µs",
     "delay99": "latency p99 µs",
 }
+IDENTITY: Columns = {
+    "rate": "calls/s",
+    "delay50": "latency p50 µs",
+    "delay99": "latency p99 µs",
+}
 _COMPARED: tuple[Measure, ...] = ("small", "large", "event", "burst")
 
 _DECIMALS: Mapping[Measure, int] = {"event": 1, "burst": 1, "scripts": 2, "trips": 2}
