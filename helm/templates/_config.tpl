@@ -12,6 +12,16 @@
 {{- toPrettyJson $config -}}
 {{- end -}}
 
+{{- /* What of the config a running gateway cannot take on: the keys of docs/configuration.md, and variables that it has or has not. */ -}}
+{{- define "gateway.takesRestart" -}}
+{{- $text := include "gateway.config" . -}}
+{{- $config := fromJson $text -}}
+{{- $limits := pick ($config.limits | default dict) "store" "store_timeout" "journal" "events" "lease" "ledger_retention" -}}
+{{- $server := pick $config.server "listen" "workers" -}}
+{{- $variables := regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" $text -1 | uniq | sortAlpha -}}
+{{- toJson (dict "server" $server "admin" (pick $config.admin "listen") "limits" $limits "variables" $variables) -}}
+{{- end -}}
+
 {{- define "gateway.isExample" -}}
 {{- if not (or .Values.config.auth .Values.config.models .Values.config.pools .Values.existingConfigMap) }}true{{ end -}}
 {{- end -}}

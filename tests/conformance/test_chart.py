@@ -1,5 +1,6 @@
 """The Helm chart as the real helm renders it: what it deploys, and what it refuses to."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 import yaml
 
 from gateway.config import file
+from gateway.config.changes import AT_START
 from tests.chart import CONFIG, ROOT, Values, config_text, manifests, pod, refusal, render, run, run_helm, with_config
 
 VALIDATE = ROOT / ".venv-helm/bin/kubernetes-validate"
@@ -72,15 +74,47 @@ def test_the_same_values_render_the_same_twice(tmp_path: Path, variant: Values) 
     assert render(tmp_path, variant) == render(tmp_path, variant)
 
 
-def test_a_changed_limit_or_model_changes_nothing_of_the_pod_but_the_checksum(tmp_path: Path) -> None:
-    before = pod(tmp_path, with_config())
-    limits = {**CONFIG["limits"], "lease": "20s"}
-    models = {**CONFIG["models"], "another": {"pool": "llama"}}
+def test_what_a_running_gateway_takes_on_changes_nothing_of_the_pod_unless_that_is_asked_for(tmp_path: Path) -> None:
+    changed = with_config(models={**CONFIG["models"], "another": {"pool": "llama"}})
+    assert pod(tmp_path, changed) == pod(tmp_path, with_config())
+    assert config_text(tmp_path, changed) != config_text(tmp_path, with_config())
 
-    for changed in (with_config(limits=limits), with_config(models=models)):
-        after = pod(tmp_path, changed)
-        assert after["metadata"]["annotations"] != before["metadata"]["annotations"]
-        assert after["spec"] == before["spec"]
+    before, after = [pod(tmp_path, {**values, "restartOnConfigChange": True}) for values in (with_config(), changed)]
+    assert after["metadata"]["annotations"] != before["metadata"]["annotations"]
+    assert after["spec"] == before["spec"]
+
+
+TAKES_RESTART: dict[str, object] = {
+    "server.listen": "0.0.0.0:8081",
+    "server.workers": 2,
+    "admin.listen": "0.0.0.0:9091",
+    "limits.store": "redis://:${REDIS_PASSWORD}@other:6379/0",
+    "limits.store_timeout": "200ms",
+    "limits.journal": "/var/lib/gateway",
+    "limits.events": {"stream": "tenant"},
+    "limits.lease": "20s",
+    "limits.ledger_retention": "30d",
+}
+
+
+def test_what_a_running_gateway_cannot_take_on_replaces_the_pods(tmp_path: Path) -> None:
+    assert set(TAKES_RESTART) == set(AT_START)
+    base = with_config(limits={**CONFIG["limits"], "expected_processes": 2})
+    before = pod(tmp_path, base)["metadata"]["annotations"]
+    for path, value in TAKES_RESTART.items():
+        name, key = path.split(".")
+        changed = copy.deepcopy(base)
+        changed["config"].setdefault(name, {})[key] = value
+        assert pod(tmp_path, changed)["metadata"]["annotations"] != before, path
+    pools = copy.deepcopy(base)
+    pools["config"]["pools"]["llama"]["api_key"] = "${ANOTHER_KEY}"  # which the process has only from its start
+    assert pod(tmp_path, pools)["metadata"]["annotations"] != before
+
+
+def test_the_config_is_mounted_as_a_directory_in_which_a_new_version_arrives(tmp_path: Path) -> None:
+    mounts = pod(tmp_path, {})["spec"]["containers"][0]["volumeMounts"]
+    [mount] = [one for one in mounts if one["name"] == "config"]
+    assert mount == {"name": "config", "mountPath": "/etc/gateway", "readOnly": True}  # with a subPath it never would
 
 
 def test_the_gateway_loads_the_rendered_config(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ OTHERS: dict[str, tuple[object, Values]] = {
     "config.server.drain_timeout": ("20s", {}),
     "config.admin.listen": ("0.0.0.0:9999", {}),
     "existingConfigMap": ("mine", {}),
+    "restartOnConfigChange": (True, {}),
     "existingSecret": ("llm-secrets", {}),
     "env": ([{"name": "A", "value": "b"}], {}),
     "volumes": ([{"name": "ca", "configMap": {"name": "ca"}}], {}),
