@@ -42,7 +42,7 @@ class Visits:
         for replica in [one for one in self._tasks if one.gone or (one in pool.replicas and one not in here)]:
             self._end(self._tasks.pop(replica))
         for replica in here:
-            if replica not in self._tasks:
+            if replica not in self._tasks and not replica.gone:
                 visit = self._visit(pool, replica)
                 self._tasks[replica] = asyncio.create_task(visit, name=f"{self._what} of {replica.name}")
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.doors import CHAT, MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
@@ -307,10 +308,14 @@ async def test_fifty_reloads_leave_nothing_behind(open_door: OpenDoor, scripted_
     door = await open_door(engines[0].url)
     assert await status(door) == 200
     tasks = _tasks()
-    for number in range(51):
-        assert await reload(door, replicas(*engines[: 1 + number % 3])) == []
+    first = yaml.safe_load(door.path.read_text())["pools"]["main"]
+    for number in range(50):
+        pool = {"replicas": [engine.url for engine in engines[: 1 + number % 3]], "health": {"interval": "30s"}}
+        name = "main" if number % 2 else "other"
+        change = {"models": {MODEL: {"pool": name, "aliases": ["tiny"]}}, "pools": {name: pool}}
+        assert await reload(door, lambda settings, change=change: settings.update(change)) == []
         assert await status(door) == 200
-    assert await reload(door, replicas(engines[0])) == []
+    await reload(door, lambda settings: settings.update(models={MODEL: {"pool": "last"}}, pools={"last": first}))
     async with asyncio.timeout(5):
         while _tasks() != tasks:
             await asyncio.sleep(0.01)
