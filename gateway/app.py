@@ -6,35 +6,24 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 
 import aiohttp
 from aiohttp import web
 
-from gateway import config
+from gateway import config, stores
 from gateway.admin import listener as operator
 from gateway.admin.limits import LimitPages
 from gateway.admin.readiness import Readiness
 from gateway.admin.revocations import RevocationPages
 from gateway.admission.admission import Admission
-from gateway.admission.journal.journal import Journal
-from gateway.admission.ledger.memory import MemoryLedger
 from gateway.admission.ledger.reader import LedgerReader
-from gateway.admission.memory import MemoryStore
-from gateway.admission.overrides.applied import ReadUsed
 from gateway.admission.overrides.desk import Desk
 from gateway.admission.overrides.overrides import OVERRIDES, Overrides
-from gateway.admission.redis.levels import RedisLevels
-from gateway.admission.redis.settings import RedisSettings
-from gateway.admission.redis.store import RedisStore
-from gateway.admission.redis.two_steps import InTwoSteps
-from gateway.admission.settings.memory import MemorySettings
 from gateway.admission.settings.settings import Settings
 from gateway.admission.settings.watcher import Watcher
-from gateway.admission.store import Store
 from gateway.client.clients import Clients
 from gateway.clock import Clock
-from gateway.config import file, store_url
+from gateway.config import file
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.keys import KeySetUnusable
@@ -48,6 +37,7 @@ from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
 from gateway.routing.health import Prober
 from gateway.routing.load_poller import LoadPoller
+from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
 from gateway.telemetry import logs
 from gateway.telemetry.access_log import AccessLog
@@ -88,10 +78,10 @@ class Gateway:
         self._metrics = Metrics(
             settings.models, TenantLabels(settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
         )
-        store = _store(settings.limits, clock, self._metrics)
+        store = stores.counts(settings.limits, clock, self._metrics)
         self._admission = Admission(settings.limits, store, clock, observer=self._metrics)
         self._ledger = LedgerReader(store.ledger, clock)
-        kept = _settings(settings.limits.store, OVERRIDES)
+        kept = stores.settings(settings.limits.store, OVERRIDES)
         self._overrides = Overrides(settings.limits, self._admission.rulebook, clock)
         self._watcher = self._watch(kept, self._overrides.take, OVERRIDES, clock)
         self._limit_pages = LimitPages(
@@ -100,7 +90,7 @@ class Gateway:
             overrides=self._overrides,
             watcher=self._watcher,
             rulebook=self._admission.rulebook,
-            used=_levels(settings.limits.store, store),
+            used=stores.levels(settings.limits.store, store),
             clock=clock,
         )
         self._metrics.watch_settings(self._settings_kept)
@@ -113,6 +103,8 @@ class Gateway:
         )
         self._pools = Pools(settings.pools, chance, clock)
         self._metrics.watch_replicas(self._replicas)
+        self._forgetting: asyncio.Handle | None = None
+        self._pools.follow(self._forget_later)
         self._authenticator = Authenticator(
             settings.auth,
             self._session,
@@ -121,7 +113,7 @@ class Gateway:
             asked=self._metrics.identity_asked,
         )
         self._metrics.watch_key_sets(self._authenticator.key_set_ages)
-        revoked = _settings(settings.limits.store, REVOCATIONS)
+        revoked = stores.settings(settings.limits.store, REVOCATIONS)
         self._revocations = Revocations(self._authenticator.deny, clock)
         self._revocation_watcher = self._watch(revoked, self._revocations.take, REVOCATIONS, clock)
         self._revocation_pages = RevocationPages(
@@ -277,7 +269,6 @@ class Gateway:
             access_log=AccessLog(settings.logging, self._writer.write),
             body_budget=settings.server.body_budget,
         )
-        self._metrics.keep_attempts_of({(pool.name, replica.name) for pool, replica in self._pools.replicas})
         return True
 
     def _serving(self, settings: config.Config, *, before: Catalog | None = None) -> Serving:
@@ -303,6 +294,15 @@ class Gateway:
     def _watch(self, kept: Settings, take: Callable[[Mapping[str, bytes]], None], what: str, clock: Clock) -> Watcher:
         return Watcher(kept, take, clock, what=what, failed=partial(self._metrics.settings_failed, what))
 
+    def _forget_later(self, _pool: Pool) -> None:
+        """Forget what was counted of replicas that have left, once for all changes of this turn of the loop."""
+        if self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_soon(self._forget)
+
+    def _forget(self) -> None:
+        self._forgetting = None
+        self._metrics.keep_attempts_of({(pool.name, replica.name) for pool, replica in self._pools.replicas})
+
     def _replicas(self) -> list[ReplicaState]:
         return [
             ReplicaState(
@@ -315,36 +315,6 @@ class Gateway:
             )
             for pool, replica in self._pools.replicas
         ]
-
-
-def _store(limits: config.Limits, clock: Clock, metrics: Metrics) -> Store:
-    if limits.store == "memory":
-        return MemoryStore(clock, lease_s=limits.lease, ledger=MemoryLedger(retention_s=limits.ledger_retention))
-    store = RedisStore(
-        limits.store,
-        clock,
-        timeout_s=limits.store_timeout,
-        lease_s=limits.lease,
-        retention_s=limits.ledger_retention,
-        observer=metrics,
-        events=limits.events,
-        backlog=None if limits.journal is None else _journal(limits.journal, clock, metrics),
-    )
-    return InTwoSteps(store) if store_url.parse(limits.store).topology == "cluster" else store
-
-
-def _settings(store: str, what: str) -> Settings:
-    return MemorySettings() if store == "memory" else RedisSettings(store, what)
-
-
-def _levels(url: str, store: Store) -> ReadUsed:
-    return store.used if isinstance(store, MemoryStore) else RedisLevels(url).used
-
-
-def _journal(directory: str, clock: Clock, metrics: Metrics) -> Journal:
-    journal = Journal(Path(directory), clock, dropped=metrics.settlement_dropped)
-    metrics.watch_journal(journal.__len__)
-    return journal
 
 
 def _ids() -> Iterator[str]:

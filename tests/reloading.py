@@ -51,3 +51,8 @@ def put(path: str, value: Any) -> Change:
         settings[last] = value
 
     return change
+
+
+def put_all(sections: dict[str, Any]) -> Change:
+    """Return a change that puts these sections in place of those that there are."""
+    return lambda settings: settings.update(sections)

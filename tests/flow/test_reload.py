@@ -5,6 +5,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ import yaml
 
 from tests.doors import CHAT, MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
-from tests.reloading import Change, active, put, read_again, reload, rewrite
+from tests.reloading import Change, active, put, put_all, read_again, reload, rewrite
 from tests.transcripts import LAST_CHUNK, chunked, head, http, transcript
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}
 MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
+UNSTEADY = Path("/proc/sys/kernel/random/uuid")
 TOKENS = [{"name": "tokens", "per": ["key"], "tokens": 1000, "count": "output", "window": "1h"}]
 
 
@@ -282,6 +284,20 @@ async def test_a_call_keeps_the_timeouts_that_it_began_with(
     assert (await reply).body != late.body
 
 
+async def test_a_file_that_is_another_at_every_look_is_not_taken_on(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    secret = f"${{file:{UNSTEADY}}}"
+    watched = {"watch_config": "100ms"}
+    door = await open_door(scripted_engine.url, server=watched, pools={"main": {"api_key": secret}})
+    await asyncio.sleep(0.5)  # some looks
+    assert (await door.metrics()).total("gateway_config_reloads_total") == 0
+    assert await reload(door, put("pools/main/api_key", "steady")) == []  # told to, it does not look first
+    rewrite(door, put("pools/main/api_key", "another"))
+    await door.until(lambda s: s.total("gateway_config_reloads_total", result="ok") == 2)
+    assert (await active(door))["last_reload"]["because"] == "its content changed"
+
+
 async def test_a_reload_while_the_gateway_stops_is_ignored(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,9 +329,9 @@ async def test_fifty_reloads_leave_nothing_behind(open_door: OpenDoor, scripted_
         pool = {"replicas": [engine.url for engine in engines[: 1 + number % 3]], "health": {"interval": "30s"}}
         name = "main" if number % 2 else "other"
         change = {"models": {MODEL: {"pool": name, "aliases": ["tiny"]}}, "pools": {name: pool}}
-        assert await reload(door, lambda settings, change=change: settings.update(change)) == []
+        assert await reload(door, put_all(change)) == []
         assert await status(door) == 200
-    await reload(door, lambda settings: settings.update(models={MODEL: {"pool": "last"}}, pools={"last": first}))
+    assert await reload(door, put_all({"models": {MODEL: {"pool": "last"}}, "pools": {"last": first}})) == []
     async with asyncio.timeout(5):
         while _tasks() != tasks:
             await asyncio.sleep(0.01)
