@@ -58,6 +58,12 @@ def test_who_comes_to_others_that_serve_has_to_show_first_that_it_is_up() -> Non
     assert [replica.up for replica in pool.replicas] == [False, False, True]
 
 
+def test_who_takes_the_place_of_all_others_gets_their_calls_at_once() -> None:
+    pool = pools_of(p=entry_of(*URLS[:2]))["p"]
+    pool.list(entries(URLS[2]))
+    assert pool.lend().__enter__().url == URLS[2]
+
+
 def test_who_leaves_and_comes_back_while_it_has_calls_is_the_same() -> None:
     pool = pools_of(p=entry_of(*URLS[:2]))["p"]
     with pool.lend() as replica:

@@ -42,3 +42,13 @@ def test_labels_are_few_and_can_always_be_encoded(names: list[str], most: int) -
     assert len(labels - {"other"}) <= most
     for label in labels:
         label.encode()
+
+
+def test_a_tenant_that_leaves_the_config_keeps_its_label_while_there_is_room() -> None:
+    tenants = TenantLabels(["acme", "zeta"], max_tenants=2)
+    assert tenants.configure(["zeta"], max_tenants=2) == set()
+    assert [tenants.label(name) for name in ("acme", "zeta", "a")] == ["acme", "zeta", "other"]
+    assert tenants.configure(["zeta", "new"], max_tenants=2) == {"acme"}
+    assert [tenants.label(name) for name in ("acme", "zeta", "new")] == ["other", "zeta", "new"]
+    assert tenants.configure(["zeta"], max_tenants=0) == {"zeta", "new"}
+    assert tenants.label("zeta") == "other"
