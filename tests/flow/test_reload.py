@@ -15,7 +15,7 @@ from gateway.calls.usage import BYTES_PER_TOKEN
 from tests.doors import CHAT, MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.reloading import Change, active, put, put_all, read_again, reload, rewrite
-from tests.transcripts import LAST_CHUNK, chunked, head, http, transcript
+from tests.transcripts import LAST_CHUNK, answer, chunked, head, http, transcript
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}
@@ -274,16 +274,15 @@ async def test_a_call_keeps_the_timeouts_that_it_began_with(
 ) -> None:
     go_on = asyncio.Event()
     door = await open_door(scripted_engine.url)
-    scripted_engine.answer(go_on, http(b"{}"))
+    scripted_engine.answer(go_on, http(answer("chat", "Hi", usage=(3, 1))))
     reply = asyncio.create_task(door.post(CHAT, ASK))
     await scripted_engine.asked()
     assert await reload(door, put("pools/main/timeouts", {"connect": "1s", "answer": "100ms"})) == []
-    scripted_engine.answer(go_on, http(b"{}"))
+    scripted_engine.answer(go_on, http(answer("chat", "Hi", usage=(3, 1))))
     late = await door.post(CHAT, ASK)
     assert late.error["code"] == "upstream_timeout"
     go_on.set()
-    assert (await reply).status in {200, 502}
-    assert (await reply).body != late.body
+    assert (await reply).status == 200
 
 
 async def test_a_file_that_is_another_at_every_look_is_not_taken_on(
