@@ -114,6 +114,9 @@ class Told(Store):
         self.steps.append(Step("settle", settlement.call_id, self._clock.us, settlement.uncertain))
         self._store.settle(settlement)
 
+    def note(self, settlement: Settlement) -> None:
+        self._store.note(settlement)
+
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         self.steps += [Step("renew", one.call_id, self._clock.us) for one in reservations]
         await self._store.renew(reservations)

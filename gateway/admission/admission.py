@@ -96,6 +96,8 @@ class Admission:
             if permit.doubtful is not None:
                 permit.doubtful.end(None)
             raise self._refused(permit, answer)
+        if permit.doubtful is not None:
+            permit.doubtful.note()
         permit.fields = ratelimit_fields(permit.limits, permit.costs, answer.levels)
         if applying.shadows:
             self._leave_out_shadows(permit, answer)
@@ -108,6 +110,7 @@ class Admission:
         """Admit without counting. What was `sent` the store may have taken although nobody saw its answer."""
         permit.make_uncertain(sent=sent)
         if self._charges_later(sent=sent):
+            permit.note()
             self._live[permit.call_id] = permit
         return permit
 

@@ -90,6 +90,9 @@ class MemoryStore:
         self._records[call_id] = now_us, now_us + _RECORD_US, over
         return Answer(admitted=True, levels=levels)
 
+    def note(self, settlement: Settlement) -> None:
+        """Do nothing: these counts die with the process."""
+
     def settle(self, settlement: Settlement) -> None:
         """Apply `settlement` if its reservation is here and unsettled, or if it charges calls that have none."""
         now_us, call_id = self._now_us(), settlement.call_id

@@ -15,7 +15,8 @@ class Permit(Reservation):
     """What was taken from `store` for a call, until it is settled. Only `Admission` makes one.
 
     `live` is its register of calls under way, by call id. `fields` are the lines of the answer's head that show the
-    limits. `uncertain`: the store may have taken nothing, because its answer was lost; `unsent`: it was not even asked.
+    limits. `uncertain`: the store may have taken nothing, because its answer was lost; `unsent`: it was not even asked,
+    and no note was made.
     `doubtful` is what it may have taken, and is charged, of a call that was admitted without it.
     """
 
@@ -59,6 +60,12 @@ class Permit(Reservation):
         """Nobody saw the store's answer: it took this, or nothing. Shadows are let go, which may be charged or not."""
         self.keep([not limit.shadow for limit in self.limits])
         self.uncertain, self.unsent = True, not sent
+
+    def note(self) -> None:
+        """Have this charged as reserved if the process dies before the call ends."""
+        if self.limits:
+            self.store.note(self.as_reserved())
+            self.unsent = False
 
     def keep(self, kept: Sequence[bool]) -> None:
         """Narrow this to the limits that are `kept`."""

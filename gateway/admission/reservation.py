@@ -93,6 +93,11 @@ class Reservation:
         deltas = [used[place] - costs[i] for i, place in ended]
         return Settlement(self.call_id, self.account, limits, deltas, usage, uncertain)
 
+    def as_reserved(self) -> Settlement:
+        """Return what charges this as reserved, whether or not the store has it: of a call that nobody saw end."""
+        nothing = [0] * len(self.costs)
+        return Settlement(self.call_id, self.account, self.limits, nothing, None, uncertain=True, charges=self.costs)
+
     def enforced(self) -> "Reservation":
         """Return the part of this that can refuse."""
         return self.only([not limit.shadow for limit in self.limits])

@@ -57,6 +57,12 @@ class Store(Protocol):
     def settle(self, settlement: Settlement) -> None:
         """Accept a settlement for delivery. Never fails and never waits."""
 
+    def note(self, settlement: Settlement) -> None:
+        """Have a call that runs without a reservation charged by `settlement`, if this process dies before it ends.
+
+        Where nothing outlives the process this does nothing. It never fails and never waits.
+        """
+
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend the leases and the records of calls that are still under way.
 

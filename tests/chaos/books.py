@@ -27,6 +27,7 @@ def judge(evidence: Evidence) -> Iterator[Violation]:
         [found for line in lines if (found := _wrongly_charged(evidence, line)) is not None],
     )
     yield from violated("what is generated leaves a trace", _untraced(evidence))
+    yield from violated("what a killed gateway left under way is reserved", _unreserved(evidence))
     yield from violated("every call is in the ledger", _unbooked(evidence))
     yield from violated("nothing but calls is in the ledger", _strangers(evidence))
     yield from violated("refusals are in the ledger", _refusals(evidence))
@@ -68,6 +69,27 @@ def _untraced(evidence: Evidence) -> Iterator[str]:
     for attempt in evidence.attempts:
         if attempt.generated and attempt.request_id not in evidence.lines and attempt.seed not in unlogged:
             yield f"{attempt.request_id}: {attempt.generated} tokens"
+
+
+def _unreserved(evidence: Evidence) -> Iterator[str]:
+    """Yield calls that were under way when their gateway was killed, and that the store knows nothing of."""
+    known = {event["call"] for event in evidence.events} | evidence.leftovers.keys()
+    for seen in evidence.unlogged:
+        killed_us = evidence.life_of(seen).killed_us
+        for attempt in evidence.by_seed[seen.call.number]:
+            if attempt.request_id not in known and _under_way(attempt, killed_us) and not _forgotten(evidence, attempt):
+                yield f"{attempt.request_id} of {seen.call.tenant}: {attempt.generated} tokens"
+
+
+def _under_way(attempt: Attempt, killed_us: int) -> bool:
+    """Whether its gateway was reading it when it was killed, and had admitted it long enough before."""
+    settled = attempt.began_us < killed_us - _SETTLED_WITHIN_US and (attempt.cut_us or 0) >= killed_us
+    return settled and any(killed_us - DIED_WITHIN_US < at_us < killed_us for at_us in attempt.tokens_us)
+
+
+def _forgotten(evidence: Evidence, attempt: Attempt) -> bool:
+    """Whether a master that was replaced may have taken its reservation with it."""
+    return any(since - _COPIED_WITHIN_US < attempt.began_us < until for since, until in evidence.forgetful)
 
 
 def _unbooked(evidence: Evidence) -> Iterator[str]:

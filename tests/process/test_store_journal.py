@@ -2,14 +2,12 @@
 
 import asyncio
 import signal
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
-import redis
 
 from gateway import config
 from gateway.admission.admission import Admission
@@ -20,24 +18,15 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import TooMany
 from gateway.identity.principal import Principal
-from tests.doors import CHAT
+from tests.journals import DEADLINE_S, booked, call, gateway_with, lines, lines_and_files, pending, until, used
 from tests.limiting import Remembering, limit, reservation
-from tests.processes import Processes, Running, run
+from tests.processes import Processes, run
 from tests.store_proxy import proxy_before
-from tests.store_server import StoreServer, running_server
+from tests.store_server import StoreServer
 
 CLOCK = SystemClock()
-DEADLINE_S = 20.0
 DAILY = limit("day", 10**9)
 CALLS = limit("month", 10**9, rule="calls", measure="requests")
-QUOTA = {"name": "quota", "per": ["tenant"], "tokens": 10**9, "window": "month"}
-
-
-@pytest.fixture
-def lasting_store() -> Iterator[StoreServer]:
-    """A server that has all its data when it is started again after it was killed."""
-    with running_server("--appendonly", "yes", "--appendfsync", "always") as server:
-        yield server
 
 
 @asynccontextmanager
@@ -49,40 +38,6 @@ async def connected(url: str, directory: Path, observer: Remembering) -> AsyncIt
         yield store, journal
     finally:
         await store.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def used(client: redis.Redis, key: str) -> int:
-    """Return what is used of a quota."""
-    value = client.get(key)
-    assert isinstance(value, bytes | None)
-    return int(value.split()[0]) if value else 0
-
-
-def booked(client: redis.Redis) -> Counter[str]:
-    """Return the sum of all days, tenants, keys and models of each counter."""
-    figures: Counter[str] = Counter()
-    for day in client.scan_iter("gw:*:ledger:*"):
-        for place, figure in client.hgetall(day).items():
-            if place != b"tenant":
-                assert isinstance(place, bytes)
-                figures[place.split()[0].decode()] += int(figure)
-    return figures
-
-
-def lines(directory: Path) -> int:
-    """Return how many settlements are on disk."""
-    return lines_and_files(directory)[0]
-
-
-def lines_and_files(directory: Path) -> tuple[int, int]:
-    counts = [path.read_bytes().count(b"\n") - 1 for path in directory.iterdir()]
-    return sum(counts), len(counts)
 
 
 async def test_what_a_store_that_is_away_does_not_take_is_on_disk_and_comes_before_it_is_up_again(
@@ -149,6 +104,28 @@ async def test_a_replay_that_is_broken_off_again_and_again_counts_every_call_onc
         assert used(client, DAILY.key) == 600 * 3 + 600 * 7
         assert used(client, CALLS.key) == 1200
         assert booked(client) == {"calls": 1200, "prompt_tokens": 600 * 4, "completion_tokens": 600 * 6}
+
+
+async def test_what_nobody_saw_end_is_reserved_once_and_settled_where_its_settlement_comes_after_all(
+    lasting_store: StoreServer, tmp_path: Path
+) -> None:
+    asked = [reservation(call_id, (DAILY, 100), (CALLS, 1)) for call_id in ("unknown", "taken", "ended")]
+    async with connected(lasting_store.url, tmp_path, Remembering()) as (store, _):
+        await store.reserve(asked[1])
+        store.settle(asked[2].settlement(Usage(1, 2), uncertain=True))
+        for call in [*asked, *asked]:
+            store.settle(call.as_reserved())
+        await until(lambda: not store.pending)
+        with lasting_store.client() as client:
+            assert (used(client, DAILY.key), used(client, CALLS.key)) == (203, 3)
+            assert booked(client)["calls"] == 1
+            for call in asked[:2]:
+                store.settle(call.settlement(Usage(3, 4), uncertain=True))
+                store.settle(call.as_reserved())
+            await until(lambda: not store.pending)
+            assert (used(client, DAILY.key), used(client, CALLS.key)) == (17, 3)
+            assert booked(client)["calls"] == 3
+            assert [key for key in client.scan_iter("*") if client.ttl(key) < 0] == []
 
 
 PRINCIPAL = Principal("acme", "key-1")
@@ -219,37 +196,6 @@ async def test_calls_that_were_admitted_without_the_store_are_charged_and_booked
         assert (figures["calls"], figures["prompt_tokens"], figures["completion_tokens"]) == (ran, 3 * ran, 5 * ran)
         assert [key for key in client.scan_iter("*") if client.ttl(key) < 0] == []
     assert observer.dropped == 0
-
-
-async def gateway_with(
-    processes: Processes, engine: Running, store_url: str, journal: Path, *, mode: str = "allow"
-) -> Running:
-    return await processes.serve(
-        processes.config(
-            models={"tiny": {"pool": "main"}},
-            pools={"main": {"replicas": [engine.url]}},
-            limits={
-                "store": store_url,
-                "journal": str(journal),
-                "on_store_failure": mode,
-                "plans": {"standard": [QUOTA]},
-            },
-        )
-    )
-
-
-async def call(processes: Processes, gateway: Running, number: int) -> None:
-    body: dict[str, Any] = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "Hi"}],
-        "max_tokens": number % 5 + 1,
-    }
-    reply = await processes.post(gateway, CHAT, body, token=processes.token())
-    assert reply.status == 200, reply
-
-
-async def pending(processes: Processes, gateway: Running) -> float:
-    return (await gateway.metrics(processes.session)).total("gateway_journal_pending")
 
 
 @pytest.mark.parametrize("mode", ["local", "allow"])

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,46 +20,10 @@ from gateway.admission.redis.parts import of_settlement
 from gateway.admission.redis.scripts import Scripts
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
-from tests.limiting import NOON_US, SECOND, Remembering, SetClock, limit, reservation
+from tests.journals import CLOCK, files, opened, settlement, take, take_all, until
+from tests.limiting import NOON_US, SECOND, Remembering, limit, reservation
 
-CLOCK = SetClock()
 SCRIPTS = Scripts(lease_s=30, retention_s=86_400)
-
-
-def settlement(call_id: str, *, tokens: int = 1) -> Settlement:
-    asked = reservation(call_id, (limit("day", 100), 9), (limit("lease", 3), 1))
-    return asked.settlement(Usage(tokens, 2), uncertain=True)
-
-
-def opened(directory: Path, observer: Remembering | None = None) -> Journal:
-    return Journal(directory, CLOCK, dropped=(observer or Remembering()).settlement_dropped)
-
-
-def take(journal: Journal, at_most: int = 250) -> list[str]:
-    """Take what waits longest; return its calls."""
-    calls = [one.call_id for one in journal.oldest(at_most)]
-    assert calls == [one.call_id for one in journal.oldest(at_most)]
-    if calls:
-        journal.taken()
-    return calls
-
-
-def take_all(journal: Journal, at_most: int = 250) -> list[str]:
-    calls = []
-    while batch := take(journal, at_most):
-        calls += batch
-    assert len(journal) == 0
-    return calls
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-def files(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir())
 
 
 async def left_by_a_process(directory: Path, *calls: str) -> Path:

@@ -51,6 +51,9 @@ class Counting:
         self.settled.append(settlement)
         self._counts.settle(settlement)
 
+    def note(self, settlement: Settlement) -> None:
+        pass
+
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         self.renewed.append(reservations)
         self.renewing.set()

@@ -243,6 +243,18 @@ def test_a_call_of_a_killed_gateway_is_in_the_ledger_whole_or_not_at_all(story: 
     assert story.violations() == []
 
 
+def test_a_call_under_way_at_a_killed_gateway_that_nobody_has_reserved_is_found(story: Story) -> None:
+    without_a_trace(story)
+    (attempt,) = story.attempts
+    story.life.ending, story.life.exit_code, story.life.killed_us = "killed", -9, BEGAN_US + 500_000
+    attempt.tokens_us = [BEGAN_US + 40_000 * number for number in range(13)]
+    attempt.ended, attempt.cut_us = False, story.life.killed_us + 1
+    story.seen[0].ending = "cut"
+    assert story.violations() == ["what a killed gateway left under way is reserved"]
+    story.keys.append(StoreKey("gw:{x}:call:id-1", "string", 5000, value=str(BEGAN_US)))
+    assert story.violations() == []
+
+
 def test_a_gateway_that_does_not_stop_is_found(story: Story) -> None:
     story.life.lingers = True
     assert story.violations() == ["a gateway that is told to stop does"]

@@ -1,6 +1,8 @@
 """A backlog of settlements on disk: kept in order and across crashes, handed out again until they are taken.
 
 What dead processes left is handed out first. What is handed out twice, by two processes even, must be applied once.
+Notes of calls that were admitted and have not ended are for the next process alone, which hands them out behind the
+settlements: whose call was settled finds it settled.
 """
 
 import logging
@@ -50,19 +52,30 @@ class Journal:
             log.warning("%s: settlements of processes that ended wait for the limit store: %d", directory, len(self))
 
     def __len__(self) -> int:
-        """How many settlements wait."""
+        """How many settlements wait, and notes of dead processes."""
         return self._own.count + sum(queue.count for queue in self._left)
 
     def keep(self, posts: Sequence[Settlement]) -> None:
         """Let `posts` wait behind the others; when there is no more room, the newest are dropped."""
         now_us = round(self._clock.now() * 1_000_000)
         for settlement in posts:
-            if self._own.add(line.written(settlement, now_us=now_us)):
-                continue
-            if not self._full:
-                log.error("the journal is full: settlements are dropped from now on")
-            self._full = True
-            self._dropped()
+            if not self._own.add(line.written(settlement, now_us=now_us)):
+                self._tell_full()
+                self._dropped()
+            if self._own.noted:
+                self._own.closed(settlement.record)
+
+    def note(self, post: Settlement) -> None:
+        """Write `post` down for the next process, if there is room."""
+        now_us = round(self._clock.now() * 1_000_000)
+        if not self._own.note(post.record, line.written(post, now_us=now_us, admitted=True)):
+            self._tell_full()
+
+    def arrived(self, posts: Sequence[Settlement]) -> None:
+        """Forget the notes of calls whose settlements the store has: what is left of them is harmless."""
+        if self._own.noted:
+            for settlement in posts:
+                self._own.closed(settlement.record)
 
     def oldest(self, at_most: int) -> Sequence[Settlement]:
         """Return those that have waited longest, until they are `taken`."""
@@ -74,7 +87,8 @@ class Journal:
                 log.critical("%s cannot be read, and is given up: %s", queue.file.path, error)
                 self._give_up(queue)
                 continue
-            self._settlements = [settlement for one in self._lines if (settlement := self._read(one)) is not None]
+            due = [one for one in self._lines if queue.hands_out(one)]
+            self._settlements = [settlement for one in due if (settlement := self._read(one)) is not None]
             if not self._settlements:
                 self.taken()
         return self._settlements
@@ -93,6 +107,11 @@ class Journal:
         for queue in self._left:
             queue.close()
         self._drop(await self._own.close())
+
+    def _tell_full(self) -> None:
+        if not self._full:
+            log.error("the journal is full: what comes is dropped from now on")
+        self._full = True
 
     def _give_up(self, queue: LeftQueue | OwnQueue) -> None:
         """Go on with the next. What a dead process left stays where it is."""

@@ -12,6 +12,9 @@ from gateway.admission.limit import Kind, Limit
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
 
+# How the line of a note begins: of a call that was admitted and has not ended. It has no `ended`.
+_NOTE = b'{"admitted":'
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
@@ -26,15 +29,20 @@ class LineUnreadable(Exception):
     """Not a settlement: cut short, or of another hand."""
 
 
-def written(settlement: Settlement, *, now_us: int) -> bytes:
-    """Return the line of a call that ended now, if its settlement does not say when."""
+def is_note(line: bytes) -> bool:
+    """Whether `line` says what to charge a call of which nothing else is known."""
+    return line.startswith(_NOTE)
+
+
+def written(settlement: Settlement, *, now_us: int, admitted: bool = False) -> bytes:
+    """Return the line of a call that ended now, if its settlement does not say when; or was only `admitted` then."""
     charges = [None] * len(settlement.limits) if settlement.charges is None else settlement.charges
     # What no store has seen yet, and is charged in any case, must be known there for as long as this line may be read.
     unseen = settlement.charges is not None and not settlement.sent_us
     account = settlement.account
+    when = _when(settlement.ended_us or now_us)
     line = {
-        "call": settlement.call_id,
-        "ended": _when(settlement.ended_us or now_us),
+        **({"admitted": when, "call": settlement.call_id} if admitted else {"call": settlement.call_id, "ended": when}),
         "tenant": None if account.tag == EVERYBODYS.tag else account.tenant,
         "key": account.key,
         "model": account.model,
@@ -77,7 +85,7 @@ def read(line: bytes) -> Settlement:
             None if fields["usage"] is None else _usage(fields["usage"]),
             bool(fields["uncertain"]),
             [int(one["charge"]) for one in limits] if fields["charged"] else None,
-            _us(fields["ended"]),
+            _us(fields["admitted"] if is_note(line) else fields["ended"]),
             _us(fields["sent"]) if "sent" in fields else 0,
             bool(fields.get("refused", False)),
         )

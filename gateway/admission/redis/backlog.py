@@ -20,6 +20,12 @@ class Backlog(Protocol[Post]):
     def keep(self, posts: Sequence[Post]) -> None:
         """Let `posts` wait behind the others. Never fails and never waits."""
 
+    def note(self, post: Post) -> None:
+        """Keep `post` for whoever comes after this process, unless its call's settlement is kept or has `arrived`."""
+
+    def arrived(self, posts: Sequence[Post]) -> None:
+        """Hear that the server has `posts`, which did not wait here."""
+
     def oldest(self, at_most: int) -> Sequence[Post]:
         """Return the posts that have waited longest; again the same, until they are `taken`."""
 
@@ -48,6 +54,12 @@ class Memory(Backlog[Post]):
             self._posts.popleft()
             self._oldest = max(self._oldest - 1, 0)
             self._dropped()
+
+    def note(self, post: Post) -> None:
+        """Do nothing: nothing here outlives the process."""
+
+    def arrived(self, posts: Sequence[Post]) -> None:
+        """Do nothing: nothing was noted."""
 
     def oldest(self, at_most: int) -> Sequence[Post]:
         """Return those that have waited longest."""

@@ -140,6 +140,10 @@ class Cluster:
         self._backlog.keep(settlements)
         self.doubt()
 
+    def arrived(self, settlements: Sequence[Settlement]) -> None:
+        """Hear that a master answered to these."""
+        self._backlog.arrived(settlements)
+
     def doubt(self) -> None:
         """Ask again who has which slots."""
         self._doubt.set()
@@ -309,6 +313,12 @@ class _Side:
 
     def keep(self, posts: Sequence[Settlement]) -> None:
         self._cluster.keep(posts)
+
+    def note(self, post: Settlement) -> None:
+        """Nothing is noted here: the cluster's own backlog is told."""
+
+    def arrived(self, posts: Sequence[Settlement]) -> None:
+        self._cluster.arrived(posts)
 
     def oldest(self, at_most: int) -> Sequence[Settlement]:  # noqa: ARG002 nothing waits here
         return ()

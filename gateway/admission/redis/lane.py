@@ -270,6 +270,9 @@ class Lane(Generic[Post]):
         asked, posts = self._asked, [*self._late, *self._posted]
         if self._late:
             self._backlog.taken()
+        if self._posted:
+            came = zip(self._posted, replies[len(self._late) :], strict=False)
+            self._backlog.arrived([post for post, reply in came if not isinstance(reply, CommandRefused)])
         self._late, self._posted, self._asked = (), [], []
         for post, reply in zip(posts, replies, strict=False):
             if isinstance(reply, CommandRefused):

@@ -3,7 +3,8 @@
 -- ARGV: of the ledger: key and model, tenant, how long it is kept (ms); for each limit its kind, limit, window (us);
 -- TTL of the mark (ms) that a reservation still on its way must find, or 0; when the call ended (us), or 0 for now; 1 to
 -- charge a call without a reservation, or 0; for each limit what to add; to charge, for each limit what to add where
--- there was no reservation; then what to book: counters and figures in turn, or nothing.
+-- there was no reservation; then what to book: counters and figures in turn, or nothing. A call that is charged and not
+-- booked is one that nobody saw end: it is reserved from then on, as if it had been.
 -- Returns 1, or 0 when there was nothing to settle.
 local now = now_us()
 local record = redis.call('GET', KEYS[1])
@@ -23,6 +24,10 @@ local adds, books = 3 * limits + 6, 4 * limits + 7 + (charges and limits or 0)
 local charge = not reserved
 if charge then
   reserved, adds = ended, adds + limits
+end
+
+if charges and not ARGV[books] then
+  redis.call('SET', KEYS[1], charge and text(reserved) or record, 'PX', mark_ttl)
 end
 
 for i = 1, limits do

@@ -59,7 +59,7 @@ class RedisStore:
         lua_clock: str | None = None,
     ) -> None:
         named = store_url.parse(url)
-        backlog = Memory(observer.settlement_dropped) if backlog is None else backlog
+        self._backlog = backlog = Memory(observer.settlement_dropped) if backlog is None else backlog
         self.may_forget = named.topology != "server"
         marks_s = SETTLED_LATELY_S if self.may_forget else 0
         self._scripts = Scripts(
@@ -133,6 +133,10 @@ class RedisStore:
     def settle(self, settlement: Settlement) -> None:
         """Queue `settlement`: it goes ahead of the next reservations, or alone after a moment."""
         self._lane.post(settlement)
+
+    def note(self, settlement: Settlement) -> None:
+        """Have the backlog remember `settlement`, if it outlives this process."""
+        self._backlog.note(settlement)
 
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records, in shared pipelines.

@@ -74,6 +74,11 @@ class InTwoSteps:
         for part in of_settlement(settlement):
             self._steps.settle(part)
 
+    def note(self, settlement: Settlement) -> None:
+        """Note the parts of `settlement`."""
+        for part in of_settlement(settlement):
+            self._steps.note(part)
+
     async def renew(self, reservations: Sequence[Reservation]) -> None:
         """Extend leases and records of both parts.
 
