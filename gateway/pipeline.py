@@ -133,7 +133,8 @@ class Pipeline:
                 fields = identifying(trail) + permit.fields
                 await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
             except (BadRequest, DeadlinePassed):
-                permit.settle(_NO_TOKENS)
+                if attempts.asked_at is not None:
+                    permit.settle(_NO_TOKENS)
                 raise
             except asyncio.CancelledError:
                 trail.client_gone = True

@@ -36,7 +36,8 @@ class Settlement:
     `uncertain`: nobody saw the reservation's answer. It may still be on its way, and must then find itself settled.
     `charges` is what to add instead where there was no reservation; None: nothing at all is done there. `ended_us` is
     when the call ended, if that is not now; `sent_us` when it was first sent to a store that may have taken it.
-    `refused`: the ledger is told that the call was refused.
+    `refused`: the ledger is told that the call was refused. `unended`: nobody saw the call end, and it is reserved from
+    then on, whether or not it was.
     """
 
     call_id: str
@@ -49,6 +50,7 @@ class Settlement:
     ended_us: int = 0
     sent_us: int = 0
     refused: bool = False
+    unended: bool = False
 
     @property
     def record(self) -> str:
@@ -96,7 +98,9 @@ class Reservation:
     def as_reserved(self) -> Settlement:
         """Return what charges this as reserved, whether or not the store has it: of a call that nobody saw end."""
         nothing = [0] * len(self.costs)
-        return Settlement(self.call_id, self.account, self.limits, nothing, None, uncertain=True, charges=self.costs)
+        settlement = Settlement(self.call_id, self.account, self.limits, nothing, None, uncertain=True)
+        settlement.charges, settlement.unended = self.costs, True
+        return settlement
 
     def enforced(self) -> "Reservation":
         """Return the part of this that can refuse."""

@@ -121,8 +121,8 @@ def _booked(line: Line) -> bool:
 
 
 def _may_be_booked(line: Line) -> bool:
-    """Whether an engine took it; where a deadline passed, that was before it was admitted or after."""
-    return _booked(line) or (line.fields["error_code"] == "upstream_timeout" and line.fields["outcome"] == "refused")
+    """Whether an engine took it; where a deadline passed, one was asked."""
+    return _booked(line) or (line.fields["error_code"] == "upstream_timeout" and bool(line.fields["attempts"]))
 
 
 def _may_be_lost(evidence: Evidence, line: Line) -> bool:

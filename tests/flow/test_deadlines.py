@@ -197,7 +197,7 @@ async def test_it_covers_the_wait_for_the_store(open_door: OpenDoor, scripted_en
 
 async def test_after_it_no_attempt_begins(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
     attempts = await beaten_by(SystemClock(), await open_door(scripted_engine.url), left_s=0)
-    assert attempts.tried == []
+    assert (attempts.tried, attempts.asked_at) == ([], None)
 
 
 async def test_what_ended_the_last_attempt_ends_the_call_though_the_clock_says_otherwise(

@@ -308,6 +308,7 @@ async def test_a_full_journal_drops_the_newest_and_says_so_once(
     assert observer.dropped == 4
     assert caplog.text.count("is full") == 1
     assert take_all(journal) == [f"call-{number}" for number in range(5)]
+    await until(lambda: not journal._own._in_hands)
     journal.keep([settlement("call-9")])
     assert take_all(journal) == ["call-9"]
     await journal.close()

@@ -63,6 +63,8 @@ def written(settlement: Settlement, *, now_us: int, admitted: bool = False) -> b
     }
     if settlement.refused:
         line["refused"] = True
+    if settlement.unended:
+        line["unended"] = True
     if settlement.sent_us:
         line["sent"] = _when(settlement.sent_us)
     return json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
@@ -88,6 +90,7 @@ def read(line: bytes) -> Settlement:
             _us(fields["admitted"] if is_note(line) else fields["ended"]),
             _us(fields["sent"]) if "sent" in fields else 0,
             bool(fields.get("refused", False)),
+            bool(fields.get("unended", False)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise LineUnreadable(f"{type(error).__name__}: {error}") from error

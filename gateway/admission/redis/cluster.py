@@ -242,9 +242,15 @@ class Cluster:
         for place, lane in list(self._lanes.items()):
             if lane not in serving:
                 del self._lanes[place]
-                leaving = self._loop.create_task(lane.close(), name="limit store node")
+                leaving = self._loop.create_task(self._leave(lane), name="limit store node")
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, lane: Lane[Settlement]) -> None:
+        """Let a lane go. A master that does not know yet that it is none takes settlements that will be lost."""
+        await lane.close()
+        for settlement in lane.recall():
+            self.post(settlement)
 
     def _change(self, owners: list[Lane[Settlement] | None]) -> None:
         """Give slots to others, who may not know of what was settled there lately."""
@@ -275,6 +281,7 @@ class Cluster:
                 backlog=side,
                 recent=Recent(self._clock),
                 crossing=side,
+                place="{}:{}".format(*place),
             )
             lane.start()
         return lane

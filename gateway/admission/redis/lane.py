@@ -68,7 +68,7 @@ class Lane(Generic[Post]):
     """Owns the link: its queues, and whether the server is left alone. `pack` makes a post's command.
 
     `recent` is for a server that another may take over: what that may not know of is posted again. `crossing` is for
-    one of several that have the keys between them.
+    one of several that have the keys between them; `place` is then what the log calls its server.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class Lane(Generic[Post]):
         backlog: Backlog[Post],
         recent: Recent[Post] | None = None,
         crossing: Crossing | None = None,
+        place: str = "",
     ) -> None:
         self._link = link
         self._clock = clock
@@ -92,6 +93,7 @@ class Lane(Generic[Post]):
         self._backlog = backlog
         self._recent = recent
         self._crossing = crossing
+        self._at = f" at {place}" if place else ""
         self._history = ""
         if recent is not None:
             self._link.lost = self._look_again
@@ -215,7 +217,7 @@ class Lane(Generic[Post]):
         if self._asks:
             return
         if not self.up:
-            log.warning("the limit store answers again")
+            log.warning("the limit store answers again%s", self._at)
         self.up, self._busy = True, False
         if self._posts and self._flush is None:
             self._flush_later()
@@ -306,7 +308,7 @@ class Lane(Generic[Post]):
     def _failed(self, failure: LinkFailed) -> None:
         """Leave the server alone, but for a try at once where it was up, and then again and again."""
         if self.up:
-            log.warning("the limit store does not answer: %s", failure)
+            log.warning("the limit store does not answer%s: %s", self._at, failure)
         wait_s = 0 if self.up else RETURN_EVERY_S
         self._give_up(sent=failure.sent)
         self._return = self._loop.call_later(wait_s, self._exchange)

@@ -42,6 +42,7 @@ def _part(settlement: Settlement, kept: Sequence[bool], *, everybodys: bool) -> 
         settlement.ended_us,
         settlement.sent_us,
         settlement.refused and not everybodys,
+        settlement.unended,
     )
 
 

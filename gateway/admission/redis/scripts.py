@@ -110,7 +110,8 @@ class Scripts:
         how = self._usual if settlement.charges is None else self._usual_charging
         if settlement.uncertain or settlement.ended_us:
             mark_ms = _MARK_MS if settlement.uncertain else self._marks_ms
-            how = _bulk([mark_ms, settlement.ended_us, int(settlement.charges is not None)])
+            missing = 2 if settlement.unended else int(settlement.charges is not None)
+            how = _bulk([mark_ms, settlement.ended_us, missing])
         if settlement.charges is not None:
             deltas += "".join(map(_integer, settlement.charges))
         return f"{before}${len(record)}\r\n{record}\r\n{after}{how}{deltas}{books}".encode("ascii")

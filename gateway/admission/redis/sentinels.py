@@ -42,20 +42,17 @@ class Sentinels:
             OSError: no sentinel, or not the master, can be reached in time.
             ServerFailed: no sentinel knows the master, or it cannot serve.
         """
+        await self._watch_no_more()
         async with asyncio.timeout(within_s):
             place = await self.master()
             master = Master(Server(self._url.server(place), self._scripts))
             connection = await master.connect(within_s=_CONNECT_WITHIN_S)
-        if self._watching is not None:
-            self._watching.cancel()
         self._watching = asyncio.get_running_loop().create_task(self._watch(connection, place), name="sentinel watch")
         return connection
 
     async def close(self) -> None:
         """Stop watching, and leave the sentinels."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+        await self._watch_no_more()
         for sentinel in self._sentinels:
             sentinel.close()
 
@@ -67,6 +64,12 @@ class Sentinels:
             ServerFailed: none knows it.
         """
         return max(await answers([sentinel.master() for sentinel in self._sentinels]))[1]
+
+    async def _watch_no_more(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+            self._watching = None
 
     async def _watch(self, connection: Connection, place: Address) -> None:
         """Leave a master when the sentinels name another, which no error on its connection would tell."""

@@ -1,16 +1,17 @@
 -- End a call's reservation, once.
 -- KEYS: the call's record; then the state of each limit to change; on a cluster the ledger's day.
 -- ARGV: of the ledger: key and model, tenant, how long it is kept (ms); for each limit its kind, limit, window (us);
--- TTL of the mark (ms) that a reservation still on its way must find, or 0; when the call ended (us), or 0 for now; 1 to
--- charge a call without a reservation, or 0; for each limit what to add; to charge, for each limit what to add where
--- there was no reservation; then what to book: counters and figures in turn, or nothing. A call that is charged and not
--- booked is one that nobody saw end: it is reserved from then on, as if it had been.
+-- TTL of the mark (ms) that a reservation still on its way must find, or 0; when the call ended (us), or 0 for now; what
+-- to do with a call without a reservation: 0 nothing, 1 charge it, 2 reserve it, for nobody saw it end; for each limit
+-- what to add; of 1 and 2, for each limit what to add where there was no reservation; then what to book: counters and
+-- figures in turn, or nothing.
 -- Returns 1, or 0 when there was nothing to settle.
 local now = now_us()
 local record = redis.call('GET', KEYS[1])
 local reserved = reserved_at(record)
 local limits = #KEYS - 1 - MORE_KEYS
-local mark_ttl, ended, charges = ARGV[3 * limits + 4], tonumber(ARGV[3 * limits + 5]), ARGV[3 * limits + 6] == '1'
+local mark_ttl, ended, missing = ARGV[3 * limits + 4], tonumber(ARGV[3 * limits + 5]), ARGV[3 * limits + 6]
+local charges = missing ~= '0'
 if mark_ttl == '0' then
   redis.call('DEL', KEYS[1])
 else
@@ -26,7 +27,7 @@ if charge then
   reserved, adds = ended, adds + limits
 end
 
-if charges and not ARGV[books] then
+if missing == '2' then
   redis.call('SET', KEYS[1], charge and text(reserved) or record, 'PX', mark_ttl)
 end
 
