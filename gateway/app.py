@@ -248,7 +248,7 @@ class Gateway:
             trust = await self._authenticator.prepare(settings.auth)
         except KeySetUnusable as error:
             raise file.BadConfig("", [str(error)]) from error
-        Catalog(settings.models, Pools(settings.pools, self._chance, self._clock))  # a trial
+        Catalog(settings.models, Pools(settings.pools, self._chance, self._clock), self._chance)  # a trial
         if self._pipeline.draining:
             await self._authenticator.abandon(trust)
             return False
@@ -272,7 +272,7 @@ class Gateway:
         return True
 
     def _serving(self, settings: config.Config, *, before: Catalog | None = None) -> Serving:
-        catalog = Catalog(settings.models, self._pools, before=before)
+        catalog = Catalog(settings.models, self._pools, self._chance, before=before)
         return Serving(catalog, settings.requests, settings.server.max_body)
 
     def _readiness(self) -> Readiness:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.admission.admission import Admission
 from gateway.calls.call import Call
@@ -29,6 +30,7 @@ from gateway.errors import (
     Refusal,
     Unauthorized,
 )
+from gateway.fallbacks import CANNOT_ANSWER, Fallbacks
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.principal import Principal
@@ -86,6 +88,7 @@ class Pipeline:
         self.serving = serving
         self._authenticator = authenticator
         self._admission = admission
+        self._fallbacks = Fallbacks(admission, metrics)
         self._upstream = upstream
         self._metrics = metrics
         self._access_log = access_log
@@ -109,7 +112,7 @@ class Pipeline:
         with deadline or _NO_DEADLINE:
             principal = await self.authenticate(request, trail)
             call = trail.call = await self._read_call(request, answer, trail, serving, tenant=principal.tenant)
-            model = trail.model = serving.catalog.resolve(call.model, principal)
+            model = trail.model = serving.catalog.route(call, principal)
             check_features(call, tool_choice=model.entry.tool_choice, content_parts=model.entry.content_parts)
             permit = await self._admission.admit(
                 principal,
@@ -131,7 +134,12 @@ class Pipeline:
         with permit:  # gives everything back unless it is settled
             try:
                 fields = identifying(trail) + permit.fields
-                await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
+                try:
+                    await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
+                except CANNOT_ANSWER as failed:
+                    ask = partial(attempts.run, request, answer, inference_id=trail.inference_id, fields=fields)
+                    others = serving.catalog.elsewhere(model, call, principal)
+                    await self._fallbacks.answer(ask, others, call, trail=trail, permit=permit, failed=failed)
             except (BadRequest, DeadlinePassed):
                 if attempts.asked_at is not None:
                     permit.settle(_NO_TOKENS)
@@ -140,11 +148,11 @@ class Pipeline:
                 trail.client_gone = True
                 raise
             finally:
-                self._metrics.call_ended(model.name)
+                self._metrics.call_ended(trail.model.name)
                 trail.outcome = attempts.outcome(client_gone=trail.client_gone)
                 if trail.outcome is not None:
                     permit.settle(trail.outcome.usage)
-                    model.estimate.learn(call.text_bytes, trail.outcome.usage)
+                    trail.model.estimate.learn(call.text_bytes, trail.outcome.usage)
 
     async def authenticate(self, request: Request, trail: Trail) -> Principal:
         """Return who is calling, before anything of the body is read."""

@@ -16,13 +16,14 @@ CLIENT_CLOSED_REQUEST = 499
 class Trail:
     """One call's facts. Times are monotonic seconds but for `started`.
 
+    `model` is the one that answers, `fallback_for` the name of the one that was asked for, where that is another.
     `cut`: its refusal came amid an answer. `untaken`: the client has not taken all of an answer that is complete.
     `stalled`: it took nothing for so long that it was cut.
     """
 
     __slots__ = (
-        "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "cut", "endpoint", "inference_id",
-        "model", "outcome", "principal", "refusal", "stalled", "started", "status", "untaken",
+        "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "cut", "endpoint", "fallback_for",
+        "inference_id", "model", "outcome", "principal", "refusal", "stalled", "started", "status", "untaken",
     )  # fmt: skip
 
     def __init__(self, inference_id: str, endpoint: Endpoint, clock: Clock) -> None:
@@ -33,6 +34,7 @@ class Trail:
         self.principal: Principal | None = None
         self.call: Call | None = None
         self.model: Model | None = None
+        self.fallback_for: str | None = None
         self.attempts: Attempts | None = None
         self.outcome: Outcome | None = None
         self.refusal: Refusal | None = None
@@ -52,6 +54,7 @@ class Trail:
         record.inference_id = self.inference_id
         record.endpoint = self.endpoint
         record.model = model.name if model else None
+        record.fallback_for = self.fallback_for
         record.tenant = principal.tenant if principal else None
         record.key = principal.key if principal else None
         record.status = self.status
@@ -61,8 +64,8 @@ class Trail:
         record.usage_missing = outcome.usage_missing if outcome else None
         record.broken_by = "write_timeout" if self.stalled else outcome.broken_by if outcome else None
         record.replica = tried[-1].name if tried else None
-        record.pool = model.pool.name if model else None
-        record.attempts = len(tried)
+        record.pool = attempts.pool.name if attempts else model.pool.name if model else None
+        record.attempts = attempts.made if attempts else 0
         record.started = self.started
         record.duration_s = self._clock.monotonic() - self.began_at
         record.overhead_s = None if asked_at is None else asked_at - self.began_at - self.body_wait_s

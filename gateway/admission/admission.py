@@ -79,9 +79,41 @@ class Admission:
         applying = self._rulebook.applying(principal, model=model, pool=pool)
         if applying.plan_unknown:
             self._observer.plan_unknown()
+        return await self._take(applying, call, default_output_tokens=default_output_tokens, call_id=call_id)
+
+    async def admit_elsewhere(
+        self,
+        permit: Permit,
+        principal: Principal,
+        call: Call,
+        *,
+        model: str,
+        pool: str,
+        default_output_tokens: int,
+        call_id: str,
+    ) -> None:
+        """Let the call of `permit` be answered by another model or pool. `call_id` is unique to this part of it.
+
+        Limits that apply there too stay as they are reserved. What further ones there are is taken in one step. Until
+        the call is settled it holds both; the last of several holds in place of those before.
+
+        Raises:
+            RateLimited, QuotaExceeded, RequestExceedsLimit, LimitsUnavailable: as `admit`. It is then as it was
+                admitted, and may be answered there only.
+        """
+        permit.turn(None, None)
+        elsewhere = self._rulebook.applying(principal, model=model, pool=pool)
+        beyond = self._rulebook.beyond(permit.applying, principal, model=model, pool=pool)
+        further = None
+        if beyond.limits:
+            further = await self._take(beyond, call, default_output_tokens=default_output_tokens, call_id=call_id)
+            further.turn(beyond, None)
+        permit.turn(elsewhere, further)
+
+    async def _take(self, applying: Applying, call: Call, *, default_output_tokens: int, call_id: str) -> Permit:
         asked = costs(applying.limits, call, default_output_tokens=default_output_tokens)
-        account, limits, rules = applying.account, applying.limits, applying.rules
-        permit = Permit(call_id, account, limits=limits, costs=asked, store=self._store, live=self._live)
+        limits, rules = applying.limits, applying.rules
+        permit = Permit(call_id, applying, limits=limits, costs=asked, store=self._store, live=self._live)
         try:
             answer = await self._store.reserve(permit)
         except StoreUnavailable as failure:
@@ -118,7 +150,7 @@ class Admission:
         """Return what to ask of this process's own counts; with it goes what the store took or is to be told later."""
         alone = Permit(
             permit.call_id,
-            permit.account,
+            applying,
             limits=applying.shares,
             costs=_within_shares(applying, permit),
             store=self._alone,

@@ -141,7 +141,7 @@ class MemoryStore:
 
     def _refuse(self, reservation: Reservation, now_us: int) -> None:
         self._records[reservation.call_id] = _REFUSED, now_us + _REFUSED_US, ()
-        if self._ledger is not None:
+        if self._ledger is not None and reservation.account.model:
             self._ledger.book(reservation.account, [("refused", 1)], now_us=now_us)
 
     def _now_us(self) -> int:

@@ -4,9 +4,9 @@ from collections.abc import MutableMapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from gateway.admission.ledger.account import Account
 from gateway.admission.limit import Limit
 from gateway.admission.reservation import Reservation
+from gateway.admission.rules import Applying
 from gateway.admission.store import Store
 from gateway.calls.usage import Usage
 
@@ -18,14 +18,17 @@ class Permit(Reservation):
     limits. `uncertain`: the store may have taken nothing, because its answer was lost; `unsent`: it was not even asked,
     and no note was made.
     `doubtful` is what it may have taken, and is charged, of a call that was admitted without it.
+
+    Where a call is answered elsewhere than it was admitted for, `elsewhere` is what applies there, and `further` what
+    was taken for it of limits that are not among these.
     """
 
-    __slots__ = ("_live", "doubtful", "fields", "store", "uncertain", "unsent")
+    __slots__ = ("_live", "applying", "doubtful", "elsewhere", "fields", "further", "store", "uncertain", "unsent")
 
     def __init__(
         self,
         call_id: str,
-        account: Account,
+        applying: Applying,
         *,
         limits: tuple[Limit, ...],
         costs: tuple[int, ...],
@@ -33,7 +36,8 @@ class Permit(Reservation):
         live: MutableMapping[str, "Permit"],
     ) -> None:
         self.call_id = call_id
-        self.account = account
+        self.account = applying.account
+        self.applying = applying
         self.limits = limits
         self.costs = costs
         self.store = store
@@ -41,18 +45,40 @@ class Permit(Reservation):
         self.uncertain = False
         self.unsent = False
         self.doubtful: Permit | None = None
+        self.elsewhere: Applying | None = None
+        self.further: Permit | None = None
         self._live = live
 
     def settle(self, usage: Usage | None) -> None:
         """Charge what the call used; None gives everything back. Takes effect once, and never waits."""
+        if self.further is not None:
+            self.further.settle(usage)
         if self._live.pop(self.call_id, None) is not None:
             self.end(usage)
+
+    def turn(self, elsewhere: Applying | None, further: "Permit | None") -> None:
+        """From now on the call may be answered `elsewhere`; None: where it was admitted for. Not yet settled."""
+        if self.further is not None:
+            self.further.settle(None)
+        self.elsewhere, self.further = elsewhere, further
+        if self.doubtful is not None:
+            self.doubtful.elsewhere = elsewhere
 
     def end(self, usage: Usage | None) -> None:
         """Settle what is not, or no longer, a call under way."""
         if usage is None and self.unsent:
             return
-        self.store.settle(self.settlement(usage, uncertain=self.uncertain, charging=self.store.may_forget))
+        if usage is None or self.elsewhere is None:
+            settlement = self.settlement(usage, uncertain=self.uncertain, charging=self.store.may_forget)
+        else:
+            settlement = self.settlement_elsewhere(
+                usage,
+                self.elsewhere.account,
+                used={limit.key for limit in self.elsewhere.limits},
+                uncertain=self.uncertain,
+                charging=self.store.may_forget,
+            )
+        self.store.settle(settlement)
         if self.doubtful is not None:
             self.doubtful.end(usage)
 

@@ -1,6 +1,6 @@
 """What passes between admission and a store: what a call asks for, what it got, and how it ended. Values only."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -100,6 +100,30 @@ class Reservation:
         nothing = [0] * len(self.costs)
         settlement = Settlement(self.call_id, self.account, self.limits, nothing, None, uncertain=True)
         settlement.charges, settlement.unended = self.costs, True
+        return settlement
+
+    def settlement_elsewhere(
+        self,
+        usage: Usage,
+        account: Account,
+        *,
+        used: Collection[str],
+        uncertain: bool = False,
+        charging: bool = False,
+    ) -> Settlement:
+        """Return what settles this where the call was answered elsewhere: what it used is booked to `account`.
+
+        Of the limits only those whose keys are `used` are charged; what was reserved of the others is given back.
+        """
+        settlement = self.settlement(usage, uncertain=uncertain, charging=True)
+        assert settlement.charges is not None, "it says what to charge"
+        charges = [
+            charge if limit.key in used else 0 for limit, charge in zip(self.limits, settlement.charges, strict=True)
+        ]
+        settlement.account = account
+        settlement.deltas = [charge - cost for charge, cost in zip(charges, self.costs, strict=True)]
+        settlement.charges = charges if uncertain or charging else None
+        settlement.usage = settlement.usage if account.model else None
         return settlement
 
     def enforced(self) -> "Reservation":

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
@@ -55,10 +55,15 @@ class Rulebook:
         self._limits = limits
         self._tenants: Mapping[str, config.TenantEntry] = limits.tenants
         self._resolved = lru_cache(maxsize=REMEMBERED)(self._resolve)
+        self._resolved_beyond = lru_cache(maxsize=REMEMBERED)(self._resolve_beyond)
 
     def applying(self, principal: Principal, *, model: str, pool: str) -> Applying:
         """Return the limits that apply when `principal` calls `model` in `pool`."""
         return self._resolved(principal.tenant, principal.key, principal.plan, model, pool)
+
+    def beyond(self, held: Applying, principal: Principal, *, model: str, pool: str) -> Applying:
+        """Return what applies beyond what is `held`, when `principal` calls `model` in `pool`; never booked."""
+        return self._resolved_beyond(held, (principal.tenant, principal.key, principal.plan, model, pool))
 
     def configure(self, limits: config.Limits) -> None:
         """Go by these limits from now on, without whatever had replaced the entries of the ones before."""
@@ -69,17 +74,33 @@ class Rulebook:
         """Let calls from now on have the entries in `tenants`. Those under way keep what they were admitted with."""
         self._tenants = tenants
         self._resolved.cache_clear()
+        self._resolved_beyond.cache_clear()
 
-    def _resolve(self, tenant: str, key: str, claim: str | None, model: str, pool: str) -> Applying:
+    def _resolve_beyond(self, held: Applying, call: tuple[str, str, str | None, str, str]) -> Applying:
+        found = self._resolve(*call, known=frozenset(limit.key for limit in held.limits))
+        return replace(found, account=found.account.unbooked)
+
+    def _resolve(
+        self,
+        tenant: str,
+        key: str,
+        claim: str | None,
+        model: str,
+        pool: str,
+        *,
+        known: frozenset[str] = frozenset(),
+    ) -> Applying:
+        """Return all that applies, but for the limits whose keys are `known`."""
         plan, unknown = self._plan(tenant, key, claim)
         account = Account(tenant, key, model, digest(tenant))
         names = {"key": key, "model": model, "pool": pool}
-        rules = [
-            rule
+        found = [
+            (rule, limit)
             for rule in self._overridden(self._limits.plans[plan], tenant, key)
             if not rule.models or any(fnmatchcase(model, pattern) for pattern in rule.models)
+            if (limit := _limit(rule, account.tag, names)).key not in known
         ]
-        limits = tuple([_limit(rule, account.tag, names) for rule in rules])
+        rules, limits = [rule for rule, _ in found], tuple([limit for _, limit in found])
         words = [rule.on_store_failure or self._limits.on_store_failure for rule in rules]
         enforced = [word for rule, word in zip(rules, words, strict=True) if not rule.shadow]
         processes = self._limits.expected_processes

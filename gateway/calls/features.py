@@ -1,9 +1,12 @@
-"""Call + what its model is served with -> nothing, or `UnsupportedValue`."""
+"""Call + what a model is served with -> whether it can be served, or the `UnsupportedValue` that says what cannot."""
 
 from collections.abc import Sequence
 
 from gateway.calls.call import Call
+from gateway.config import ModelEntry
 from gateway.errors import UnsupportedValue
+
+_SURELY = 0.5
 
 
 def check_features(call: Call, *, tool_choice: Sequence[str], content_parts: Sequence[str]) -> None:
@@ -19,6 +22,19 @@ def check_features(call: Call, *, tool_choice: Sequence[str], content_parts: Seq
                 f"Content parts of this type are not served for this model; served: {_listed(content_parts)}.",
                 param=f"{part.path}.type",
             )
+
+
+def fits(call: Call, entry: ModelEntry) -> bool:
+    """Whether a model with this entry has what the call asks for, and is not clearly too short for it.
+
+    A prompt's tokens are an estimate, of which half is counted: what is nearer to its context the engine decides.
+    """
+    try:
+        check_features(call, tool_choice=entry.tool_choice, content_parts=entry.content_parts)
+    except UnsupportedValue:
+        return False
+    least = _SURELY * call.input_tokens / call.prompts + (call.output_tokens or 0)
+    return entry.max_model_len is None or least <= entry.max_model_len
 
 
 def _listed(names: Sequence[str]) -> str:

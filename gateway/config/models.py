@@ -1,8 +1,8 @@
-"""`models`: what clients may name, and what they are told of it."""
+"""`models`: what clients may name, where it is served, and what they are told of it."""
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from gateway.config.section import Count, Name, Positive, Section
 from gateway.config.timeouts import TimeoutsOverride
@@ -15,10 +15,23 @@ class Pricing(Section):
     output: Annotated[float, Field(ge=0)]
 
 
-class ModelEntry(Section):
-    """A model that clients may name."""
+def _weighted(value: object) -> object:
+    """Return pools with weights; the name of one alone has all calls."""
+    if isinstance(value, str):
+        return {value: 1.0}
+    if not isinstance(value, dict):
+        raise ValueError("expected the name of a pool, or names of pools with weights")  # noqa: TRY004 for pydantic
+    return value
 
-    pool: Name
+
+Weights = Annotated[dict[Name, Annotated[float, Field(strict=True, ge=0, le=1000)]], BeforeValidator(_weighted)]
+
+
+class ModelEntry(Section):
+    """A model that clients may name. `pool` has every pool that serves it, with the weight of its share of calls."""
+
+    pool: Weights
+    fallbacks: tuple[Name, ...] = ()
     aliases: tuple[Name, ...] = ()
     served_name: Name | None = None
     default_output_tokens: Positive = 1024
@@ -30,6 +43,12 @@ class ModelEntry(Section):
     created: Count = 0
     max_model_len: Positive | None = None
     pricing: Pricing | None = None
+
+    @model_validator(mode="after")
+    def _some_pool_has_calls(self) -> Self:
+        if not any(self.pool.values()):
+            raise ValueError("pool: no pool has a weight above 0")
+        return self
 
     @model_validator(mode="after")
     def _media_are_let_through(self) -> Self:

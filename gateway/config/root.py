@@ -1,5 +1,6 @@
 """config.yaml as a whole: every section, and the names by which they refer to each other."""
 
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -31,13 +32,28 @@ class Config(Section):
     def _names_meet(self) -> Self:
         taken: dict[str, str] = {name: name for name in self.models}
         for name, model in self.models.items():
-            if model.pool not in self.pools:
-                raise ValueError(f"models.{name}.pool: there is no pool {model.pool!r}; pools: {', '.join(self.pools)}")
+            for pool in model.pool:
+                if pool not in self.pools:
+                    raise ValueError(f"models.{name}.pool: there is no pool {pool!r}; pools: {', '.join(self.pools)}")
             for alias in model.aliases:
                 if taken.setdefault(alias, name) != name or alias in self.models:
                     raise ValueError(f"models.{name}.aliases: {alias!r} already means {taken[alias]!r}")
+        for name, model in self.models.items():
+            self._fallbacks_are_others(name, model.fallbacks, taken)
         for one in self.auth.all_api_keys:
             if one.plan is not None and one.plan not in self.limits.plans:
                 plans = ", ".join(self.limits.plans)
                 raise ValueError(f"auth.api_keys: key {one.key!r}: there is no plan {one.plan!r}; plans: {plans}")
         return self
+
+    def _fallbacks_are_others(self, name: str, fallbacks: tuple[str, ...], means: Mapping[str, str]) -> None:
+        where = f"models.{name}.fallbacks"
+        for position, fallback in enumerate(fallbacks):
+            if fallback == name:
+                raise ValueError(f"{where}: {fallback!r} is this model itself")
+            if fallback in fallbacks[:position]:
+                raise ValueError(f"{where}: {fallback!r} stands here twice")
+            if fallback not in self.models:
+                if fallback in means:
+                    raise ValueError(f"{where}: {fallback!r} is an alias; name the model, {means[fallback]!r}")
+                raise ValueError(f"{where}: there is no model {fallback!r}; models: {', '.join(self.models)}")

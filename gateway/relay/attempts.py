@@ -58,6 +58,7 @@ class Attempts:
         "_clock",
         "_cut",
         "_deadline_at",
+        "_earlier",
         "_exchange",
         "_keep_alive",
         "_model",
@@ -78,7 +79,7 @@ class Attempts:
         observer: Observer,
         deadline_at: float | None = None,
     ) -> None:
-        self.tried: list[Replica] = []
+        self.tried: list[Replica] = []  # of the pool that is asked now
         self.asked_at: float | None = None
         self.first_byte_at: float | None = None
         self._upstream = upstream
@@ -87,6 +88,7 @@ class Attempts:
         self._clock = clock
         self._observer = observer
         self._deadline_at = deadline_at
+        self._earlier: int | None = None  # how many replicas were tried before it turned to another pool, if it did
         self._exchange: Exchange | None = None
         self._keep_alive: KeepAlive | None = None
         self._cut = False
@@ -102,9 +104,8 @@ class Attempts:
             Draining: the gateway stopped before one did.
         """
         if self._call.stream and self._model.pool.keep_alive_comments is not None:
-            self._keep_alive = KeepAlive(
-                answer, fields, every_s=self._model.pool.keep_alive_comments, now=self._upstream.loop.time()
-            )
+            self._comment(answer, fields, every_s=self._model.pool.keep_alive_comments)
+        fields += self._model.told
         failures: list[Failure] = []
         asks = True
         self._model.pool.retries.calls += 1
@@ -121,7 +122,9 @@ class Attempts:
                     clock=self._clock,
                     deadline_at=self._deadline_at,
                     keep_alive=self._keep_alive,
-                    elsewhere=partial(_has_another, self._model.pool, self.tried),  # of us it would be a cycle
+                    elsewhere=partial(
+                        _has_another, self._model, self.tried, self._earlier
+                    ),  # of us it would be a cycle
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:
@@ -154,6 +157,27 @@ class Attempts:
                 break
         raise refusal_of(failures)
 
+    def turn_to(self, model: Model) -> None:
+        """Have the next `run` ask the replicas of another model or pool. Nothing of an answer was sent yet."""
+        self._earlier = self.made
+        self._model = model
+        self.tried = []
+
+    @property
+    def pool(self) -> Pool:
+        """Whose replicas are asked now, or were last."""
+        return self._model.pool
+
+    @property
+    def made(self) -> int:
+        """How many replicas were tried."""
+        return len(self.tried) + (self._earlier or 0)
+
+    @property
+    def over(self) -> bool:
+        """Whether no other attempt may be begun: the gateway stops, or the client's deadline has passed."""
+        return self._cut or (self._deadline_at is not None and self._clock.monotonic() >= self._deadline_at)
+
     def cut(self) -> None:
         """End the call visibly: the gateway stops."""
         self._cut = True
@@ -185,6 +209,14 @@ class Attempts:
         most = self._model.entry.default_output_tokens if call.output_tokens is None else call.output_tokens
         choices = call.generations
         return min(most * choices, exchange.replica.pace.tokens_in(exchange.asked_s, choices=choices))
+
+    def _comment(self, answer: Answer, fields: Fields, *, every_s: float) -> None:
+        """See that the client gets comments from now on, if that was not seen to before."""
+        if self._keep_alive is None:
+            # Their head goes out before it is known which model answers, where there are several.
+            alone = self._earlier is None and not self._model.entry.fallbacks
+            named = fields + self._model.told if alone else fields
+            self._keep_alive = KeepAlive(answer, named, every_s=every_s, now=self._upstream.loop.time())
 
     async def _may_retry(self, failures: list[Failure]) -> bool:
         """Return whether the pool has a retry for this call, after the pause before it; `_lend` decides the rest."""
@@ -252,9 +284,15 @@ class Attempts:
         self._observer.attempt(self._model.pool.name, replica.name, result=result)
 
 
-def _has_another(pool: Pool, tried: list[Replica]) -> bool:
-    """Whether one attempt more will be made at a replica that was not tried, if this one fails."""
-    return _could_try_another(pool, tried) and pool.retries.left(pool.now())
+def _has_another(model: Model, tried: list[Replica], earlier: int | None) -> bool:
+    """Whether one attempt more will be made at a replica that was not tried, if this one fails.
+
+    It may be in another pool of the model, if this one is the first.
+    """
+    pool = model.pool
+    if _could_try_another(pool, tried) and pool.retries.left(pool.now()):
+        return True
+    return earlier is None and any(other.pool.has_another(tried=()) for other in model.others)
 
 
 def _could_try_another(pool: Pool, tried: list[Replica]) -> bool:

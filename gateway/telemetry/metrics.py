@@ -150,6 +150,11 @@ class Metrics:
             "Tries to ask the limit store for settings that failed.",
             ("settings",),
         )
+        self._fallbacks = self._counter(
+            "gateway_fallbacks_total",
+            "Calls of a model that were turned to a fallback, because its own pools could not answer them.",
+            ("model", "fallback", "result"),
+        )
         self._attempts = self._counter(
             "gateway_upstream_attempts_total",
             "Tries to have a call answered by a replica, by their result.",
@@ -246,6 +251,10 @@ class Metrics:
     def retry_refused(self, pool: str) -> None:
         """Count a call that was not tried again because its pool's retries are used up."""
         self._retries_refused[pool,] += 1
+
+    def fallback(self, model: str, fallback: str, *, result: str) -> None:
+        """Count that a call of `model` was turned to a fallback, both configured names; `result` is a word of ours."""
+        self._fallbacks[model, fallback, result] += 1
 
     def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""

@@ -13,18 +13,20 @@ Ending = Literal["ok", "refused", "upstream_failed", "broken", "client_gone"]
 
 @dataclass(slots=True, init=False)
 class CallRecord:
-    """One finished call. Only a trail makes one, and fills it field by field: nineteen arguments would cost 1 us.
+    """One finished call. Only a trail makes one, and fills it field by field: twenty arguments would cost 1 us.
 
-    `model` is the configured name, None when none was resolved; `tenant` and `key` are None when nobody was
-    authenticated. `status` is as sent, 499 where the client left before. `usage_missing` is one of a few words of
-    ours that say why an answer ended without the engine's usage; `broken_by` says what ended it early. `replica` is
-    `host:port`, never a URL with its secrets. `started` is in seconds since the epoch; `overhead_s` is our own time
-    before the engine is asked. `first_byte_s` is the time from the start of the call to the answer's first byte.
+    `model` is the configured name, None when none was resolved; `fallback_for` that of the model which was asked for,
+    where another answered. `tenant` and `key` are None when nobody was authenticated. `status` is as sent, 499 where
+    the client left before. `usage_missing` is one of a few words of ours that say why an answer ended without the
+    engine's usage; `broken_by` says what ended it early. `replica` is `host:port`, never a URL with its secrets.
+    `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked. `first_byte_s` is
+    the time from the start of the call to the answer's first byte.
     """
 
     inference_id: str
     endpoint: Endpoint
     model: str | None
+    fallback_for: str | None
     tenant: str | None
     key: str | None
     status: int

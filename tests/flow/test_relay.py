@@ -153,7 +153,7 @@ async def test_of_the_engines_headers_only_the_content_type_comes_back(
         ("date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("keep-alive", "timeout=5"), ("x-request-id", "the engine's"),
     ]  # fmt: skip
     door = await open_door(scripted_engine.url)
-    every = {"content-type", "date", "inference-id", "x-request-id"}
+    every = {"content-type", "date", "inference-id", "x-request-id", "x-gateway-model"}
     scripted_engine.answer(http(answer("chat", "Hi", usage=(3, 1)), headers=private))
     scripted_engine.answer(head(headers=private), *map(chunked, transcript(" Hi")), LAST_CHUNK)
     whole, stream = await door.post(CHAT, CHAT_ASK), await door.post(CHAT, CHAT_ASK | STREAMED)

@@ -11,6 +11,7 @@ _STREAM: dict[str, Any] = {
     "inference_id": "3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",
     "endpoint": "chat",
     "model": MODEL,
+    "fallback_for": None,
     "tenant": "acme",
     "key": "key-1",
     "status": 200,

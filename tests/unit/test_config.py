@@ -165,6 +165,20 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
             "limits: tenants.acme.keys.k.override.key-requests: the rule does not limit tokens",
         ),
         ("models.m.pool", "q", "models.m.pool: there is no pool 'q'; pools: p"),
+        ("models.m.pool", {"p": 1, "q": 0}, "models.m.pool: there is no pool 'q'; pools: p"),
+        ("models.m.pool", {"p": 0}, "models.m: pool: no pool has a weight above 0"),
+        ("models.m.pool", {}, "models.m: pool: no pool has a weight above 0"),
+        ("models.m.pool", ["p"], "models.m.pool: expected the name of a pool, or names of pools with weights"),
+        *[("models.m.pool", {"p": weight}, "models.m.pool.p: ") for weight in (-1, 1000.5, True, "5", float("nan"))],
+        ("models.m.fallbacks", ["n"], "models.m.fallbacks: there is no model 'n'; models: m"),
+        ("models.m.fallbacks", ["m"], "models.m.fallbacks: 'm' is this model itself"),
+        *[
+            ("models.n", {"pool": "p", "aliases": ["x"], "fallbacks": fallbacks}, f"models.n.fallbacks: {says}")
+            for fallbacks, says in (
+                (["x"], "'x' is an alias; name the model, 'n'"),
+                (["m", "m"], "'m' stands here twice"),
+            )
+        ],
         ("models.n", {"pool": "p", "aliases": ["m"]}, "models.n.aliases: 'm' already means 'm'"),
         (
             "limits.plans.a",

@@ -42,6 +42,7 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.store_failed("reserve")
     metrics.attempt("llama-8b", "a:1", result="ok")
     metrics.retry_refused("llama-8b")
+    metrics.fallback(MODEL, "llama-70b", result="answered")
     metrics.settings_failed("overrides")
     metrics.watch_settings(lambda: [SettingsState("overrides", in_force=1, left_out=0, age_s=0.5)])
     metrics.watch_replicas(
@@ -120,6 +121,7 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_replica_in_flight": {"pool", "replica"},
         "gateway_breaker_open": {"pool", "replica"},
         "gateway_retries_refused_total": {"pool"},
+        "gateway_fallbacks_total": {"model", "fallback", "result"},
         "gateway_bytes_per_token": {"model"},
         "gateway_usage_missing_total": {"model", "reason"},
         "gateway_answers_broken_total": {"model", "reason"},

@@ -83,8 +83,12 @@ def test_a_replica_changes_state_only_after_a_streak(down_after: int, up_after: 
 
 
 def catalog() -> Catalog:
-    entry = ModelEntry(pool="p", aliases=("small",), served_name="engine-small")
-    return Catalog({"acme/small": entry, "acme/big": ModelEntry(pool="p")}, {"p": pool_of(1)})
+    entries = {
+        "acme/small": {"pool": "p", "aliases": ["small"], "served_name": "engine-small"},
+        "acme/big": {"pool": "p"},
+    }
+    models = {name: ModelEntry.model_validate(entry) for name, entry in entries.items()}
+    return Catalog(models, {"p": pool_of(1)}, random.Random(1))
 
 
 def test_names_and_aliases_mean_models() -> None:

@@ -35,6 +35,7 @@ def test_a_call_is_one_json_line_with_everything_known_of_it() -> None:
             "pool": "llama-8b",
             "attempts": 1,
             "broken_by": None,
+            "fallback_for": None,
             "duration_ms": 1500.0,
             "overhead_ms": 0.2,
             "first_byte_ms": 500.0,
@@ -54,8 +55,8 @@ def test_lines_with_and_without_nulls_have_the_same_fields_in_the_same_order() -
         '{"time":"2026-11-30T00:53:21.062Z","inference_id":"3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",'
         + called
         + ',"prompt_tokens":100,"completion_tokens":11,"cached_tokens":40,"reasoning_tokens":5,"usage_source":"engine",'
-        '"replica":"10.0.0.11:8000","pool":"llama-8b","attempts":1,"broken_by":null,"duration_ms":1062.500,"overhead_ms":0.200,'
-        '"first_byte_ms":500.000,"error_code":null}\n'
+        '"replica":"10.0.0.11:8000","pool":"llama-8b","attempts":1,"broken_by":null,"fallback_for":null,'
+        '"duration_ms":1062.500,"overhead_ms":0.200,"first_byte_ms":500.000,"error_code":null}\n'
     ]
     for change in ({"usage": None}, {"overhead_s": None}, {"first_byte_s": None}, {"error_code": "overloaded"}):
         log.record(finished(started=1_796_000_000.0, duration_s=1.0625, **change))
@@ -120,6 +121,7 @@ def test_a_tenant_and_a_key_with_newlines_stay_in_their_line() -> None:
         ({"pool": "other"}, "pool"),
         ({"attempts": 2}, "attempts"),
         ({"broken_by": "reset"}, "broken_by"),
+        ({"fallback_for": "other"}, "fallback_for"),
         ({"error_code": "overloaded"}, "error_code"),
     ],
 )

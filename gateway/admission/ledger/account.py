@@ -31,6 +31,11 @@ class Account:
     tag: str
 
     @property
+    def unbooked(self) -> "Account":
+        """The same without a model: of what is reserved or charged for that, nothing is booked."""
+        return Account(self.tenant, self.key, "", self.tag)
+
+    @property
     def line(self) -> str:
         """Key and model as the store writes them: printable ASCII, with one space between."""
         return f"{encoded(self.key)} {encoded(self.model)}"

@@ -19,14 +19,14 @@ ReadUsed = Callable[[Sequence[Limit]], Awaitable[Sequence[int]]]
 
 
 def model_asked(name: str, models: Mapping[str, config.ModelEntry]) -> tuple[str, str]:
-    """Return the model that `name` means, which may be an alias, and its pool.
+    """Return the model that `name` means, which may be an alias, and its pool: of several that with most of its calls.
 
     Raises:
         InvalidValue: there is no such model.
     """
     for model, entry in models.items():
         if name == model or name in entry.aliases:
-            return model, entry.pool
+            return model, max(entry.pool, key=entry.pool.__getitem__)
     raise InvalidValue(f"There is no model {shown(name)}; there are {', '.join(models)}.", param="model")
 
 

@@ -44,7 +44,7 @@ elseif refused then
   reply[1] = 0
   if not record then  -- else the same refusal is asked again, because its answer was lost
     redis.call('SET', KEYS[1], 'refused', 'PX', ARGV[3])
-    if not string.find(KEYS[1], '{all}', 1, true) then  -- everybody's limits on a cluster: the tenant's keys are elsewhere
+    if string.sub(ARGV[4], -1) ~= ' ' then  -- without a model nothing is booked: it is a part of a call
       book(now, 4, {'refused', 1})
     end
   end

@@ -108,7 +108,7 @@ class InTwoSteps:
 
     def _give_back(self, own: Reservation, answer: Answer, *, refused: bool = False) -> None:
         settlement = own.only(answer.fits(own)).settlement(None)
-        settlement.refused = refused
+        settlement.refused = refused and bool(own.account.model)
         self._steps.settle(settlement)
 
 
