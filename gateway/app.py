@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import aiohttp
@@ -22,6 +22,7 @@ from gateway.admission.overrides.overrides import OVERRIDES, Overrides
 from gateway.admission.settings.settings import Settings
 from gateway.admission.settings.watcher import Watcher
 from gateway.client.clients import Clients
+from gateway.client.port import BACKLOG, KEY, Port, bind, explained
 from gateway.clock import Clock
 from gateway.config import file
 from gateway.identity.authenticate import Authenticator
@@ -49,15 +50,9 @@ from gateway.telemetry.tenants import TenantLabels
 from gateway.telemetry.writer import LineWriter
 from gateway.usage import UsagePage
 
-# Connections that wait to be accepted: a burst of clients must not be refused because one turn of the loop was long.
-_BACKLOG = 1024
 _IDS_AT_ONCE = 256
 # What is left for handlers after the drain: each was told to end already.
 _LEFTOVERS_S = 0.5
-
-
-class CannotListen(Exception):
-    """An address cannot be had. The message says which and why."""
 
 
 class Gateway:
@@ -74,6 +69,8 @@ class Gateway:
         self._settings = settings = loaded.settings
         self._writer = writer
         self._clock = clock
+        self._leaving = False
+        self._hurry = asyncio.Event()
         self._running = AsyncExitStack()
         self._metrics = Metrics(
             settings.models, TenantLabels(settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
@@ -148,7 +145,7 @@ class Gateway:
         self._reload = Reload(
             loaded,
             self._take_on,
-            stopping=lambda: self._pipeline.draining,
+            stopping=lambda: self._leaving,
             clock=clock,
             observer=self._metrics.reloads,
         )
@@ -190,8 +187,12 @@ class Gateway:
         self._reload.ask()
 
     async def stop(self) -> None:
-        """Refuse new calls, let those under way end within `server.drain_timeout`, then end every part."""
+        """Send clients away for `server.drain_delay`, let calls end within `server.drain_timeout`, end every part."""
         await self._running.aclose()
+
+    def hurry(self) -> None:
+        """Let `stop` wait for no call any more: those under way end now, visibly."""
+        self._hurry.set()
 
     async def _listen_for_operators(self, stack: AsyncExitStack) -> int:
         runner = web.AppRunner(
@@ -209,28 +210,34 @@ class Gateway:
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         address = self._settings.admin.listen
-        site = web.TCPSite(runner, address.host, address.port, backlog=_BACKLOG)
-        with _explained(address, key="admin.listen"):
+        site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG)
+        with explained(address, key="admin.listen"):
             await site.start()
         return int(runner.addresses[0][1])
 
     async def _listen_for_tenants(self, stack: AsyncExitStack) -> int:
-        address = self._settings.server.listen
+        server = self._settings.server
         stack.callback(self._clients.abort)
-        with _explained(address, key="server.listen"):
-            server = await asyncio.get_running_loop().create_server(
-                self._clients, address.host, address.port, backlog=_BACKLOG
-            )
-        stack.push_async_callback(self._drain, server)
-        return int(server.sockets[0].getsockname()[1])
+        sockets = bind(server.listen, shared=server.reuse_port)
+        opened = Port(sockets, self._clients)
+        stack.push_async_callback(self._drain, opened)
+        with explained(server.listen, key=KEY):
+            await opened.open()
+        return opened.number
 
-    async def _drain(self, server: asyncio.Server) -> None:
-        self._pipeline.draining = True
-        server.close()
-        # A request that was accepted in this turn of the loop has a handler in the next.
-        await asyncio.sleep(0)
-        self._clients.close_when_idle()
-        await self._pipeline.drain(self._settings.server.drain_timeout)
+    async def _drain(self, opened: Port) -> None:
+        """Let clients move, then refuse: first those who would connect, last those whose calls are under way."""
+        server = self._settings.server
+        self._leaving = True
+        self._clients.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(server.drain_delay):
+                await self._hurry.wait()
+        await opened.close()
+        self._clients.let_go()
+        await self._clients.requests_in()
+        await self._pipeline.drain(server.drain_timeout, self._hurry)
+        await self._clients.gone()
 
     def _bytes_per_token(self) -> Iterable[tuple[str, float]]:
         return self._pipeline.serving.catalog.bytes_per_token()
@@ -249,7 +256,7 @@ class Gateway:
         except KeySetUnusable as error:
             raise file.BadConfig("", [str(error)]) from error
         Catalog(settings.models, Pools(settings.pools, self._chance, self._clock), self._chance)  # a trial
-        if self._pipeline.draining:
+        if self._leaving:
             await self._authenticator.abandon(trust)
             return False
         if settings.logging != self._settings.logging:
@@ -278,7 +285,7 @@ class Gateway:
     def _readiness(self) -> Readiness:
         denies = self._settings.limits.denies_all
         return Readiness(
-            draining=lambda: "this gateway is about to stop" if self._pipeline.draining else None,
+            draining=lambda: "this gateway is about to stop" if self._leaving else None,
             identity=lambda: None if self._authenticator.ready else "no key set of any issuer has been fetched yet",
             pools=lambda: None if self._pools.any_up else "no replica of any pool is up",
             store=(lambda: None if self._admission.ready else "the limit store does not answer") if denies else None,
@@ -322,15 +329,3 @@ def _ids() -> Iterator[str]:
     while True:
         block = os.urandom(16 * _IDS_AT_ONCE).hex()
         yield from (block[start : start + 32] for start in range(0, len(block), 32))
-
-
-@contextmanager
-def _explained(address: config.Listen, *, key: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        # Not its own text, in which asyncio tells the address again; a name that is not resolved has a negative number.
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        place = f"{address.host}:{address.port}"
-        advice = f"Set {key} to an address of this machine that is free."
-        raise CannotListen(f"{key}: cannot listen on {place}: {why}. {advice}") from error

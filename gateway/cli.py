@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from gateway.admission.ledger.account import COUNTERS
 from gateway.admission.ledger.query import of_operator
 from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.store import StoreUnavailable
-from gateway.app import CannotListen, Gateway
+from gateway.app import Gateway
+from gateway.client.port import CannotListen
 from gateway.clock import SystemClock
 from gateway.command import BAD_CONFIG, FAILED, Duration, config_option, fail, load, read
 from gateway.config import file
@@ -179,18 +180,35 @@ def usage(path: Path | None, form: str, **asked: str | None) -> None:
 
 
 async def _serve(loaded: file.Loaded) -> None:
+    told = asyncio.Event()
+    _when_told_to_stop(told.set)
     writer = LineWriter()
     logs.configure(loaded.settings.logging, writer)
     writer.start()
     try:
         door = Gateway(loaded, writer, SystemClock())
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, door.reload)
-        await door.start()
+        if not await _started(door, told):
+            return
         _collect_less()
-        await _until_told_to_stop()
+        await told.wait()
+        _when_told_to_stop(door.hurry)
         await door.stop()
     finally:
         writer.close()
+
+
+async def _started(door: Gateway, told: asyncio.Event) -> bool:
+    """Start the gateway; False where it is told to stop before it has, and nothing of it is left."""
+    starting, stopping = asyncio.create_task(door.start()), asyncio.create_task(told.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done():
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.wait((starting,))
+    return False
 
 
 def _collect_less() -> None:
@@ -205,10 +223,14 @@ def _collect_less() -> None:
 
 async def _until_told_to_stop() -> None:
     told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    _when_told_to_stop(told.set)
     await told.wait()
+
+
+def _when_told_to_stop(act: Callable[[], object]) -> None:
+    """Have SIGTERM and SIGINT do this from now on, and nothing else."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, act)
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:

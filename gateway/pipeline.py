@@ -202,16 +202,18 @@ class Pipeline:
         self._finish(answer, trail)
         return answer
 
-    async def drain(self, timeout_s: float) -> None:
-        """Refuse new calls, wait for those under way, and end visibly what is left after `timeout_s`."""
+    async def drain(self, timeout_s: float, hurry: asyncio.Event) -> None:
+        """Refuse new calls, wait for those under way, and end visibly what is left after `timeout_s` or at `hurry`."""
         self.draining = True
         if not self._under_way:
             return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._all_done.wait()
-        except TimeoutError:
-            _log.warning("%d calls are still under way after %g s; ending them", len(self._under_way), timeout_s)
+        waiting = [asyncio.create_task(one.wait()) for one in (self._all_done, hurry)]
+        await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        if not self._all_done.is_set():
+            why = "told to stop again" if hurry.is_set() else f"{timeout_s:g} s have passed"
+            _log.warning("%d calls are still under way (%s); ending them", len(self._under_way), why)
             await self._cut_short()
 
     async def _cut_short(self) -> None:

@@ -156,17 +156,16 @@ class Processes:
 
     def config(self, **sections: Any) -> Path:
         """Write a config with these sections, a development key and free ports; return its path."""
-        listens = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
         base: dict[str, Any] = {
-            "server": {"listen": listens[0]},
-            "admin": {"listen": listens[1]},
+            "server": {"listen": f"127.0.0.1:{free_port()}"},
+            "admin": {"listen": f"127.0.0.1:{free_port()}"},
             "auth": {"development_key": str(self._key)},
         }
         for name, section in sections.items():
             base[name] = base.get(name, {}) | section
         path = self._directory / f"config-{len(self._listens)}.yaml"
         path.write_text(yaml.safe_dump(base))
-        self._listens[path] = listens
+        self._listens[path] = base["server"]["listen"], base["admin"]["listen"]
         return path
 
     def token(self, *, tenant: str = "acme", key: str = "key-1") -> str:

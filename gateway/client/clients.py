@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 
 from gateway.client.answer import Answer
 from gateway.client.connection import ClientConnection, Handler
@@ -13,6 +14,11 @@ from gateway.outbox import Outbox
 KEEP_ALIVE_S = 3630.0
 # How often the time limits of all connections are looked at. A timer for each would cost every request more.
 LOOK_EVERY_S = 1.0
+# The same while clients are let go.
+LEAVING_LOOK_EVERY_S = 0.05
+# How long a connection is kept for a request that may be on its way while clients are let go: its client has just
+# connected, or has just had an answer that did not say it was the last. To close in this moment would reset it.
+GRACE_S = 0.5
 
 
 class Clients:
@@ -42,7 +48,10 @@ class Clients:
         self.max_field = max_field
         self._connections: set[ClientConnection] = set()
         self.configure(head_timeout_s=head_timeout_s, write_timeout_s=write_timeout_s)
-        self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)
+        self._leaving = False
+        self._idle_s = KEEP_ALIVE_S
+        self._every_s = LOOK_EVERY_S
+        self._look = self.loop.call_later(self._every_s, self._look_at_limits)
 
     def __call__(self) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -55,16 +64,33 @@ class Clients:
 
     def add(self, connection: ClientConnection) -> None:
         """Look after a connection from now on."""
+        connection.closing = self._leaving
         self._connections.add(connection)
 
     def discard(self, connection: ClientConnection) -> None:
         """Forget one that is closed."""
         self._connections.discard(connection)
 
-    def close_when_idle(self) -> None:
-        """Close the connections without a request under way now, and the others after their answer."""
-        for connection in tuple(self._connections):
-            connection.close_when_idle()
+    def leave(self) -> None:
+        """Have every answer that begins from now on be its connection's last, and say so: clients go elsewhere."""
+        self._leaving = True
+        for connection in self._connections:
+            connection.closing = True
+
+    def let_go(self) -> None:
+        """Close the connections on which no request is under way nor may be on its way; others as they come there."""
+        self.leave()
+        self._idle_s, self._every_s = GRACE_S, LEAVING_LOOK_EVERY_S
+        self._look.cancel()
+        self._look_at_limits()
+
+    async def requests_in(self) -> None:
+        """Wait until no request can be on its way any more, on connections that are let go."""
+        await self._until(lambda: not any(connection.expecting for connection in self._connections))
+
+    async def gone(self) -> None:
+        """Wait until every connection is closed, where none has a request under way; at most `GRACE_S`."""
+        await self._until(lambda: not self._connections)
 
     def abort(self) -> None:
         """Close every connection, and look after none any more."""
@@ -76,6 +102,12 @@ class Clients:
         self.now = self.loop.time()
         for connection in tuple(self._connections):
             connection.check_time(
-                self.now, idle_s=KEEP_ALIVE_S, head_s=self._head_timeout_s, write_s=self._write_timeout_s
+                self.now, idle_s=self._idle_s, head_s=self._head_timeout_s, write_s=self._write_timeout_s
             )
-        self._look = self.loop.call_later(LOOK_EVERY_S, self._look_at_limits)
+        self._look = self.loop.call_later(self._every_s, self._look_at_limits)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S + LEAVING_LOOK_EVERY_S):
+                while not condition():  # noqa: ASYNC110 an event would have to be set by every connection
+                    await asyncio.sleep(LEAVING_LOOK_EVERY_S)

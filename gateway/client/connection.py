@@ -46,8 +46,8 @@ class Flow(Protocol):
 class ClientConnection(asyncio.Protocol):
     """A connection that belongs to `clients`, who say how its requests are answered and when time is up.
 
-    `flow` feeds the current answer. `closing`: the answer under way is the last. `stalled`: it was cut, because the
-    client took nothing of it for too long.
+    `flow` feeds the current answer. `closing`: one that begins from now on is the last, and says so. `stalled`: it was
+    cut, because the client took nothing of it for too long.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._fields: dict[bytes, bytes] = {}
         self._told = self._head_bytes = self._head_fields = 0
         self._head_open = False
-        self._since = clients.now  # of the state that a time limit holds for: idle, a head under way, lingering
+        self._since = clients.loop.time()  # of the state that a time limit holds for: idle, in a head, lingering
         self._receiving: Request | None = None  # whose body is being received
         self._waiting: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None  # one for all its requests: making one takes longer than waking it
@@ -106,11 +106,10 @@ class ClientConnection(asyncio.Protocol):
         if self.transport is not None:
             self.transport.abort()
 
-    def close_when_idle(self) -> None:
-        """Close now, or after the answer under way."""
-        self.closing = True
-        if self._idle and not self._deaf:
-            self._close()
+    @property
+    def expecting(self) -> bool:
+        """Whether a request may still come, and none is under way."""
+        return self._idle and not self._deaf
 
     def check_time(self, now: float, *, idle_s: float, head_s: float, write_s: float) -> None:
         """Close where a limit has passed: of taking nothing, of lingering, of waiting for a head or for a request."""
@@ -319,7 +318,7 @@ class ClientConnection(asyncio.Protocol):
         """Answer requests for as long as there may be others, then close."""
         try:
             while await self._answer(self._waiting.popleft()):
-                self._since = self._clients.now
+                self._since = self._clients.loop.time()
                 self.read_on()
                 if self._waiting:
                     continue
@@ -344,7 +343,7 @@ class ClientConnection(asyncio.Protocol):
         answer = await self._clients.handle(request)
         if not request.complete:
             await request.discard(timeout_s=LINGER_S)
-        return answer.keep_alive and request.complete and not self.closing
+        return answer.keep_alive and request.complete
 
     def _stalled_s(self, now: float) -> float:
         """For how long the client has taken nothing of what waits for it; while more is written, nobody can tell."""

@@ -36,6 +36,8 @@ class Server(Section):
     workers: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=1)] = 1
     max_body: Size = 20 * 2**20
     body_budget: Size = 256 * 2**20
+    reuse_port: bool = False
+    drain_delay: Duration = 0.0
     drain_timeout: Duration = 30.0
     write_timeout: Annotated[Duration, Field(gt=0)] | None = 60.0
     watch_config: Annotated[Duration, Field(ge=0.1)] | None = 1.0

@@ -197,6 +197,12 @@ def test_the_grace_period_must_outlast_pause_and_drain(
         )
 
 
+def test_the_grace_period_must_outlast_the_delay_before_the_drain_too(tmp_path: Path) -> None:
+    values = {**with_config(server={"drain_delay": "5s"}), "terminationGracePeriodSeconds": 45}
+    assert "config.server.drain_delay (5) + drain_timeout (30) + 5" in refusal(tmp_path, values)
+    assert pod(tmp_path, values | {"terminationGracePeriodSeconds": 46})
+
+
 def test_the_pod_is_hardened_and_probed_on_the_operator_port(tmp_path: Path) -> None:
     found = manifests(tmp_path, {})
     spec = found["Deployment"]["spec"]["template"]["spec"]

@@ -132,7 +132,7 @@ async def test_a_call_ends_when_its_client_has_taken_the_answer(
     async with client_of(door, ASK) as client:
         await engine_done(door, scripted_engine)
         assert (await door.metrics()).total("gateway_requests_total", endpoint="chat") == 0
-        stopping = asyncio.create_task(door.gateway._pipeline.drain(DEADLINE_S))
+        stopping = asyncio.create_task(door.gateway._pipeline.drain(DEADLINE_S, asyncio.Event()))
         await asyncio.sleep(0)
         assert not stopping.done()  # a gateway that stops waits for it
         assert await read_whole(client) == WHOLE

@@ -92,7 +92,7 @@ def closing(transport: Closing) -> ClientConnection:
     clients.abort()  # its own looks are not needed
     connection = clients()
     connection.connection_made(cast(asyncio.Transport, transport))
-    connection.close_when_idle()
+    look(connection, clients.loop.time() + 1)  # idle for longer than it may be
     return connection
 
 
