@@ -22,7 +22,7 @@ from gateway.admission.overrides.overrides import OVERRIDES, Overrides
 from gateway.admission.settings.settings import Settings
 from gateway.admission.settings.watcher import Watcher
 from gateway.client.clients import Clients
-from gateway.client.port import BACKLOG, KEY, Port, bind, explained
+from gateway.client.port import BACKLOG, KEY, Given, Port, bind, explained
 from gateway.clock import Clock
 from gateway.config import file
 from gateway.identity.authenticate import Authenticator
@@ -40,7 +40,7 @@ from gateway.routing.health import Prober
 from gateway.routing.load_poller import LoadPoller
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
-from gateway.telemetry import logs
+from gateway.telemetry import figures, logs
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag
 from gateway.telemetry.metrics import Metrics
@@ -59,14 +59,16 @@ class Gateway:
     """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's.
 
     `clock` and the event loop go at the same pace. A config that was `loaded` from a file can be read again.
+    A worker is `given` what to listen on.
 
     Raises:
         JournalUnusable: `limits.journal` names no directory that a journal can be kept in.
     """
 
-    def __init__(self, loaded: file.Loaded, writer: LineWriter, clock: Clock) -> None:
+    def __init__(self, loaded: file.Loaded, writer: LineWriter, clock: Clock, given: Given | None = None) -> None:
         self._chance = chance = random.Random()  # noqa: S311 spreads load, guards nothing
         self._settings = settings = loaded.settings
+        self._given = given
         self._writer = writer
         self._clock = clock
         self._leaving = False
@@ -190,9 +192,18 @@ class Gateway:
         """Send clients away for `server.drain_delay`, let calls end within `server.drain_timeout`, end every part."""
         await self._running.aclose()
 
+    @property
+    def stops_within_s(self) -> float:
+        """How long `stop` lets clients and calls go on."""
+        return self._settings.server.drain_delay + self._settings.server.drain_timeout
+
     def hurry(self) -> None:
         """Let `stop` wait for no call any more: those under way end now, visibly."""
         self._hurry.set()
+
+    def figures(self) -> bytes:
+        """Return what a scrape would show, for the supervisor."""
+        return figures.written(figures.of(self._metrics.registry))
 
     async def _listen_for_operators(self, stack: AsyncExitStack) -> int:
         runner = web.AppRunner(
@@ -203,12 +214,18 @@ class Gateway:
                 limits=self._limit_pages,
                 revocations=self._revocation_pages,
                 reload=self._reload,
+                behind_supervisor=self._given is not None,
             ),
             access_log=None,
             shutdown_timeout=_LEFTOVERS_S,
         )
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
+        if self._given is not None:
+            assert runner.server is not None  # it has been set up
+            private = await asyncio.get_running_loop().create_unix_server(runner.server, sock=self._given.operators)
+            stack.callback(private.close)
+            return 0
         address = self._settings.admin.listen
         site = web.TCPSite(runner, address.host, address.port, backlog=BACKLOG)
         with explained(address, key="admin.listen"):
@@ -218,7 +235,7 @@ class Gateway:
     async def _listen_for_tenants(self, stack: AsyncExitStack) -> int:
         server = self._settings.server
         stack.callback(self._clients.abort)
-        sockets = bind(server.listen, shared=server.reuse_port)
+        sockets = self._given.tenants if self._given else bind(server.listen, shared=server.reuse_port)
         opened = Port(sockets, self._clients)
         stack.push_async_callback(self._drain, opened)
         with explained(server.listen, key=KEY):
@@ -260,7 +277,7 @@ class Gateway:
             await self._authenticator.abandon(trust)
             return False
         if settings.logging != self._settings.logging:
-            logs.configure(settings.logging, self._writer)
+            logs.configure(settings.logging, self._writer, worker=None if self._given is None else self._given.worker)
         self._settings = settings
         self._metrics.configure(settings.models, settings.limits.tenants, max_tenants=settings.metrics.max_tenants)
         self._authenticator.adopt(trust)

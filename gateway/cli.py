@@ -3,10 +3,11 @@
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -33,6 +34,10 @@ from gateway.limit import limit
 from gateway.revoke import revoke
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
+from gateway.workers.part import Part
+from gateway.workers.supervisor import supervise
+
+_Result = TypeVar("_Result")
 
 # Some hundred calls' worth; Python's own 700 is less than two.
 _NEW_OBJECTS_BEFORE_COLLECTING = 20_000
@@ -53,9 +58,15 @@ main.add_command(revoke)
 
 @main.command()
 @config_option
-def serve(path: Path | None) -> None:
+@click.option("--workers", metavar="N", help="Processes that share the port, or auto. Default: the config's.")
+@click.option("--worker", "part", hidden=True)
+def serve(path: Path | None, workers: str | None, part: str | None) -> None:
     """Serve calls until SIGTERM or SIGINT, then drain. SIGHUP has the config read again."""
-    _run(_serve(read(path)))
+    loaded = read(path, workers=workers)
+    if part is not None or loaded.settings.server.workers == 1:
+        _run(_serve(loaded, None if part is None else Part(part)))
+    elif code := _run(supervise(loaded.settings, [sys.executable, *sys.orig_argv[1:]], SystemClock()), on_asyncio=True):
+        sys.exit(code)
 
 
 @main.command()
@@ -179,21 +190,30 @@ def usage(path: Path | None, form: str, **asked: str | None) -> None:
     click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
 
 
-async def _serve(loaded: file.Loaded) -> None:
+async def _serve(loaded: file.Loaded, part: Part | None) -> None:
     told = asyncio.Event()
     _when_told_to_stop(told.set)
-    writer = LineWriter()
-    logs.configure(loaded.settings.logging, writer)
+    writer = LineWriter() if part is None else LineWriter(part.write)
+    given = None if part is None else part.given
+    logs.configure(loaded.settings.logging, writer, worker=None if given is None else given.worker)
     writer.start()
     try:
-        door = Gateway(loaded, writer, SystemClock())
+        door = Gateway(loaded, writer, SystemClock(), given)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, door.reload)
+        if part is not None:
+            part.follow(told.set)
         if not await _started(door, told):
             return
         _collect_less()
+        if part is not None:
+            part.started()
         await told.wait()
+        if part is not None:
+            part.leaving(door.stops_within_s)
         _when_told_to_stop(door.hurry)
         await door.stop()
+        if part is not None:
+            part.hand_in(door.figures())
     finally:
         writer.close()
 
@@ -233,10 +253,10 @@ def _when_told_to_stop(act: Callable[[], object]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, act)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[Any, Any, _Result], *, on_asyncio: bool = False) -> _Result:
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(work)
+        with asyncio.Runner(loop_factory=None if on_asyncio else _loop_factory()) as runner:
+            return runner.run(work)
     except (CannotListen, KeySetUnusable) as error:
         fail(str(error), FAILED)
     except JournalUnusable as error:

@@ -49,10 +49,13 @@ def load(path: Path | None) -> Config:
     return read(path).settings
 
 
-def read(path: Path | None) -> file.Loaded:
-    """Return the config with what it was read from, or end the process with every problem that it has."""
+def read(path: Path | None, *, workers: str | None = None) -> file.Loaded:
+    """Return the config with what it was read from, or end the process with every problem that it has.
+
+    `workers` stands in for its `server.workers`.
+    """
     try:
-        return file.read(file.find(path))
+        return file.read(file.find(path), workers=workers)
     except file.BadConfig as error:
         fail(str(error), BAD_CONFIG)
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +71,7 @@ class Reload:
     ) -> None:
         self._path = next(iter(loaded.files), None)
         self._settings = loaded.settings
+        self._workers = loaded.workers
         self._seen = loaded.files  # what was read last, whether it holds or not
         self._take_on = take_on
         self._stopping = stopping
@@ -130,7 +132,7 @@ class Reload:
         at = self._clock.now()
         try:
             # In a thread: a megabyte of YAML takes seconds, for which no call should wait.
-            loaded = await asyncio.to_thread(file.read, path)
+            loaded = await asyncio.to_thread(partial(file.read, path, workers=self._workers))
             self._seen = loaded.files
             changed = changes.changes(self._settings, loaded.settings)
             _check(path, changed)

@@ -75,6 +75,10 @@ class Running:
         return self.log_path.read_text()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def memory(self) -> int:
         """How many bytes of memory it has to itself, as Linux counts them."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()

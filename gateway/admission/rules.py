@@ -103,7 +103,7 @@ class Rulebook:
         rules, limits = [rule for rule, _ in found], tuple([limit for _, limit in found])
         words = [rule.on_store_failure or self._limits.on_store_failure for rule in rules]
         enforced = [word for rule, word in zip(rules, words, strict=True) if not rule.shadow]
-        processes = self._limits.expected_processes
+        processes = self._limits.processes
         return Applying(
             account,
             plan,

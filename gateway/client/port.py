@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from gateway.client.clients import Clients
 from gateway.config import Listen
@@ -65,6 +66,15 @@ def check_free(address: Listen) -> None:
         one.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a supervisor has bound for this process: sockets for tenants, and a private one for operators' requests."""
+
+    worker: int
+    tenants: Sequence[socket.socket]
+    operators: socket.socket
+
+
 class Port:
     """Accepts connections for `clients` on bound sockets, which it owns from now on."""
 
@@ -95,6 +105,8 @@ class Port:
             with suppress(OSError):  # nobody waits any more, or this was never listened on
                 while True:
                     waited.append(one.accept()[0])
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RD)  # a supervisor has it open too
             one.close()
         taken = [loop.connect_accepted_socket(self._clients, one) for one in waited]
         await asyncio.gather(*taken, return_exceptions=True)

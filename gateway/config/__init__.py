@@ -29,7 +29,7 @@ from gateway.config.models import ModelEntry
 from gateway.config.pools import BreakerEntry, Health, LoadEntry, PoolEntry, ReplicaEntry, RetryBudget
 from gateway.config.requests import BLOCKED_FIELDS, Requests
 from gateway.config.root import Config
-from gateway.config.server import Listen
+from gateway.config.server import Listen, Server
 from gateway.config.telemetry import Logging
 from gateway.config.timeouts import Timeouts, TimeoutsOverride
 
@@ -65,6 +65,7 @@ __all__ = [
     "RetryBudget",
     "Rule",
     "RuleOverride",
+    "Server",
     "TenantEntry",
     "TenantPermissions",
     "Timeouts",

@@ -10,6 +10,7 @@ from gateway.config.root import Config
 AT_START = (
     "server.listen",
     "server.workers",
+    "server.reuse_port",
     "admin.listen",
     "limits.store",
     "limits.store_timeout",

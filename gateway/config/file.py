@@ -38,10 +38,14 @@ class BadConfig(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A config that was read from `files`: its own, first, and those that it names for a part of it."""
+    """A config that was read from `files`: its own, first, and those that it names for a part of it.
+
+    `workers` stood in for what the file says of them, where it is not None.
+    """
 
     settings: Config
     files: Digests
+    workers: str | None = None
 
 
 def find(path: Path | None) -> Path:
@@ -61,8 +65,8 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Config:
     return read(path, environment).settings
 
 
-def read(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
-    """Read and validate `path`, and say what it was read from.
+def read(path: Path, environment: Mapping[str, str] | None = None, *, workers: str | None = None) -> Loaded:
+    """Read and validate `path`, and say what it was read from; `workers` stands in for its `server.workers`.
 
     Raises:
         BadConfig: as `load`.
@@ -79,7 +83,7 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
         files |= digests(_secrets_in(tree))
         tree = _resolved(tree, source=str(path), environment=environment)
         files |= digests(_keys_in(tree))
-        return Loaded(_validated(tree, source=str(path)), files)
+        return Loaded(_validated(_with_workers(tree, workers), source=str(path)), files, workers)
     except BadConfig as error:
         error.files = files
         raise
@@ -140,6 +144,13 @@ def _resolved(tree: dict[str, object], *, source: str, environment: Mapping[str,
     if problems:
         raise BadConfig(source, problems)
     return resolved
+
+
+def _with_workers(tree: dict[str, object], workers: str | None) -> dict[str, object]:
+    server = tree.get("server", {})
+    if workers is None or not isinstance(server, dict):
+        return tree
+    return tree | {"server": server | {"workers": int(workers) if workers.isdecimal() else workers}}
 
 
 def _validated(tree: dict[str, object], *, source: str) -> Config:

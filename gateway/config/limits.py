@@ -6,6 +6,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictInt,
     StrictStr,
@@ -162,6 +163,17 @@ class Limits(Section):
     default_plan: Name | None = None
     plans: Annotated[dict[Name, tuple[Rule, ...]], Field(min_length=1)] = {"standard": STANDARD_PLAN}
     tenants: dict[Name, TenantEntry] = {}
+
+    _workers: int = PrivateAttr(default=1)
+
+    @property
+    def processes(self) -> int:
+        """How many processes share every limit while the store is away, each by its own counts."""
+        return self.expected_processes * self._workers
+
+    def divide_by(self, workers: int) -> None:
+        """Have each gateway be so many processes: for the config as a whole, which knows."""
+        self._workers = workers
 
     @property
     def fallback_plan(self) -> str:

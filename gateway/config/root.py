@@ -29,6 +29,16 @@ class Config(Section):
     logging: Logging = Logging()
 
     @model_validator(mode="after")
+    def _workers_share(self) -> Self:
+        if self.server.workers > 1 and self.limits.store == "memory":
+            raise ValueError(
+                f"limits.store: memory counts in one process, and server.workers makes {self.server.workers}, each of "
+                "which would grant every limit; expected a shared store such as redis://host:6379/0, or workers: 1"
+            )
+        self.limits.divide_by(self.server.workers)
+        return self
+
+    @model_validator(mode="after")
     def _names_meet(self) -> Self:
         taken: dict[str, str] = {name: name for name in self.models}
         for name, model in self.models.items():

@@ -4,8 +4,11 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from gateway.config import units
+from gateway.config import cpus, units
 from gateway.config.section import Duration, Section, Size
+
+# More than any machine has CPUs for; a mistyped figure should not start thousands.
+MAX_WORKERS = 256
 
 
 class Listen(Section):
@@ -29,11 +32,15 @@ def _listen(text: str) -> Listen:
     return Listen.model_validate(text)
 
 
+def _workers(value: object) -> object:
+    return cpus.usable() if value == "auto" else units.integer(value)
+
+
 class Server(Section):
     """The tenant listener."""
 
     listen: Listen = _listen("0.0.0.0:8080")
-    workers: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=1)] = 1
+    workers: Annotated[int, BeforeValidator(_workers), Field(strict=True, ge=1, le=MAX_WORKERS)] = 1
     max_body: Size = 20 * 2**20
     body_budget: Size = 256 * 2**20
     reuse_port: bool = False

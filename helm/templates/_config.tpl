@@ -6,8 +6,7 @@
 {{- end -}}
 {{- $limits := $config.limits | default dict -}}
 {{- if not (hasKey $limits "expected_processes") -}}
-{{- $workers := dig "workers" 1 $config.server | int -}}
-{{- $_ := set $config "limits" (set $limits "expected_processes" (mul $workers (include "gateway.maxReplicas" . | int))) -}}
+{{- $_ := set $config "limits" (set $limits "expected_processes" (include "gateway.maxReplicas" . | int)) -}}
 {{- end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}
@@ -71,6 +70,9 @@
 {{- $store := dig "store" "memory" ($config.limits | default dict) -}}
 {{- if or (regexMatch "//[^@/]*:[^@$][^@/]*@" $store) (regexMatch "[?&]sentinel_password=[^&$]" $store) -}}
 {{- fail "config.limits.store: a ConfigMap is no place for a password; expected a reference such as redis://:${REDIS_PASSWORD}@redis:6379/0, with the password in existingSecret" -}}
+{{- end -}}
+{{- if and (eq $store "memory") (ne (dig "workers" 1 $config.server | toString) "1") -}}
+{{- fail (printf "config.limits.store: with memory each of %v workers would grant every limit once; expected redis://… or workers: 1" $config.server.workers) -}}
 {{- end -}}
 {{- if and (eq $store "memory") (gt (include "gateway.maxReplicas" . | int) 1) -}}
 {{- fail (printf "config.limits.store: with memory each of %s pods would grant every limit once; expected redis://… or a single replica" (include "gateway.maxReplicas" .)) -}}

@@ -133,6 +133,7 @@ def test_the_gateway_loads_the_rendered_config(tmp_path: Path) -> None:
         ({"replicaCount": 3}, 3),
         ({"autoscaling": {"enabled": True, "maxReplicas": 12}}, 12),
         ({"config": {**CONFIG, "limits": {"store": "redis://redis/0", "expected_processes": 7}}}, 7),
+        ({"replicaCount": 3, "config": {**CONFIG, "server": {"workers": 4}}}, 3),
     ],
 )
 def test_a_pod_that_limits_alone_takes_its_share_of_all_pods(tmp_path: Path, values: Values, processes: int) -> None:

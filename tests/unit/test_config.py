@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import file, units
+from gateway.config import cpus, file, units
 from gateway.config.file import BadConfig
 from gateway.config.unmatched import unmatched
 
@@ -52,7 +52,10 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
     [
         ("server.lissten", ":80", "server.lissten: is not a key of this section"),
         ("server.listen", "80", "server.listen: expected host:port such as 0.0.0.0:8080, got '80'"),
-        ("server.workers", 4, "server.workers: "),
+        ("server.workers", 0, "server.workers: "),
+        ("server.workers", 257, "server.workers: "),
+        ("server.workers", "all", "server.workers: "),
+        ("server.workers", 4, "limits.store: memory counts in one process, and server.workers makes 4"),
         ("server.max_body", 20, "server.max_body: expected a size such as 512KiB or 20MiB, got 20"),
         ("server.write_timeout", "0s", "server.write_timeout: "),
         ("server.body_budget", "19MiB", "server: body_budget: less than max_body"),
@@ -309,3 +312,24 @@ def test_models_that_are_named_but_not_there_are_noticed(tmp_path: Path) -> None
         "auth.tenants.u.models[0], 'no',",
         "limits.plans.a[1].models[0], 'Acme/*',",
     ]
+
+
+@pytest.mark.parametrize(
+    ("quota", "at_most"), [("150000 100000", 2), ("100000 100000", 1), ("20000 100000", 1), ("max 100000", 10**6)]
+)
+def test_as_many_workers_as_cpus_are_no_more_than_the_quota_has(tmp_path: Path, quota: str, at_most: int) -> None:
+    file_of_cgroup = tmp_path / "cpu.max"
+    file_of_cgroup.write_text(f"{quota}\n")
+    assert cpus.usable(file_of_cgroup) == min(at_most, cpus.usable(tmp_path / "none"))
+
+
+def test_workers_share_their_gateways_part_and_the_command_line_comes_first(tmp_path: Path) -> None:
+    shared = GOOD | {"limits": {"store": "redis://redis", "expected_processes": 3}, "server": {"workers": 2}}
+    text = yaml.safe_dump(shared)
+    assert file.parse(text).limits.processes == 6
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    assert file.read(path, workers="4").settings.limits.processes == 12
+    assert file.read(path, workers="auto").settings.server.workers == cpus.usable()
+    with pytest.raises(BadConfig, match=r"server\.workers: "):
+        file.read(path, workers="many")

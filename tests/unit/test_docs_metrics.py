@@ -7,11 +7,15 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from gateway import config
+from gateway.clock import SystemClock
 from gateway.telemetry import buckets
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.settings import SettingsState
 from gateway.telemetry.tenants import TenantLabels
+from gateway.workers.crew import Crew
+from gateway.workers.pages import CrewCollector
 from tests.unit.finished_calls import MODEL, finished
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -27,6 +31,7 @@ class Row(NamedTuple):
 def scraped() -> dict[str, Row]:
     metrics = Metrics([MODEL], TenantLabels([], max_tenants=1))
     feed_everything(metrics)
+    metrics.registry.register(CrewCollector(Crew(config.Server(workers=2), [], SystemClock(), lines=0)))
     return dict(rows_of(generate_latest(metrics.registry).decode()))
 
 

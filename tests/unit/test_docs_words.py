@@ -111,7 +111,7 @@ def test_the_documented_fields_of_log_lines_are_theirs() -> None:
     told = first_words("operations", "Logs")
     of_calls = list(json.loads(lines[0]))
     assert told[: len(of_calls)] == of_calls
-    message = logs._LineFormatter(config.Logging()).format(logging.makeLogRecord({"msg": "why"}))
+    message = logs._LineFormatter(config.Logging(), 0).format(logging.makeLogRecord({"msg": "why"}))
     assert told[len(of_calls) :] == list(json.loads(message))
 
 
