@@ -20,7 +20,8 @@ BASE: dict[str, Any] = {
 }
 OTHER: dict[str, Any] = {
     "server.listen": "127.0.0.1:1",
-    "server.workers": None,
+    "server.workers": 2,
+    "server.reuse_port": True,
     "admin.listen": "127.0.0.1:2",
     "limits.store": "redis://127.0.0.2",
     "limits.store_timeout": "1s",
@@ -43,7 +44,7 @@ def with_value(path: str, value: Any) -> Config:
     return Config.model_validate(settings)
 
 
-@pytest.mark.parametrize("path", [path for path in OTHER if path != "server.workers"])
+@pytest.mark.parametrize("path", OTHER)
 def test_what_is_taken_on_at_the_start_only_is_found_by_its_name(path: str) -> None:
     base = Config.model_validate(BASE)
     changed = changes(base, with_value(path, OTHER[path]))
