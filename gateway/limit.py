@@ -10,12 +10,13 @@ from gateway.admission.overrides.applied import COLUMNS as APPLIED
 from gateway.admission.overrides.applied import applied, model_asked, used_of
 from gateway.admission.overrides.asked import place_asked, plan_asked, rule_asked
 from gateway.admission.overrides.desk import Desk
-from gateway.admission.overrides.entry import Entry
+from gateway.admission.overrides.override import Override
 from gateway.admission.overrides.overrides import OVERRIDES, Overrides
 from gateway.admission.overrides.rows import COLUMNS, Which, cells, rows
 from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.rules import Rulebook
+from gateway.admission.settings.entry import Entry
 from gateway.clock import SystemClock
 from gateway.command import (
     BAD_CONFIG,
@@ -32,7 +33,7 @@ from gateway.identity.principal import Principal
 
 _CLOCK = SystemClock()
 
-_Ask = Callable[[Desk], Coroutine[Any, Any, Iterable[Entry]]]
+_Ask = Callable[[Desk], Coroutine[Any, Any, Iterable[Entry[Override]]]]
 _Row = dict[str, Any]
 
 _whose = click.option("--tenant", required=True, help="Whose limits.")
@@ -117,7 +118,7 @@ def _load(path: Path | None) -> Config:
     return load_shared(path, "overrides are in the gateway's memory; use its /admin/limits instead")
 
 
-async def _at_desk(settings: Config, ask: _Ask) -> Iterable[Entry]:
+async def _at_desk(settings: Config, ask: _Ask) -> Iterable[Entry[Override]]:
     kept = RedisSettings(settings.limits.store, OVERRIDES)
     try:
         return await ask(Desk(kept, settings.limits, _CLOCK))

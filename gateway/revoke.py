@@ -7,16 +7,17 @@ from typing import Any
 import click
 
 from gateway.admission.redis.settings import RedisSettings
+from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.shelf import Shelf
 from gateway.clock import SystemClock
 from gateway.command import BAD_CONFIG, at_store, config_option, fail, format_option, given, load_shared, show_rows
-from gateway.revocations.revocation import Entry, asked, judge, place_asked
+from gateway.revocations.revocation import Revocation, asked, judge, place_asked
 from gateway.revocations.revocations import REVOCATIONS
 from gateway.revocations.rows import COLUMNS, cells, rows
 
 _CLOCK = SystemClock()
 
-_Ask = Callable[[Shelf[Entry]], Coroutine[Any, Any, Iterable[Entry]]]
+_Ask = Callable[[Shelf[Entry[Revocation]]], Coroutine[Any, Any, Iterable[Entry[Revocation]]]]
 
 
 @click.command()
@@ -37,7 +38,7 @@ def revoke(path: Path | None, form: str, *, undo: bool, listed: bool, **options:
     if listed and members.keys() - {"tenant"}:
         fail(f"--{min(members.keys() - {'tenant'})}: not with --list", BAD_CONFIG)
 
-    async def ask(shelf: Shelf[Entry]) -> Iterable[Entry]:
+    async def ask(shelf: Shelf[Entry[Revocation]]) -> Iterable[Entry[Revocation]]:
         if listed:
             return await shelf.entries()
         if undo:
@@ -51,7 +52,7 @@ def revoke(path: Path | None, form: str, *, undo: bool, listed: bool, **options:
     show_rows(found, form, COLUMNS, cells)
 
 
-async def _at_shelf(store: str, ask: _Ask) -> Iterable[Entry]:
+async def _at_shelf(store: str, ask: _Ask) -> Iterable[Entry[Revocation]]:
     kept = RedisSettings(store, REVOCATIONS)
     try:
         return await ask(Shelf(kept, judge, _CLOCK, what="revocation"))

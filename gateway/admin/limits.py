@@ -9,19 +9,18 @@ from aiohttp import web
 
 from gateway import config
 from gateway.admin.asking import check_origin, members_of, once
+from gateway.admin.kept import changed, kept_or_known, page
 from gateway.admission.overrides.applied import ReadUsed, applied, model_asked, used_of
 from gateway.admission.overrides.asked import place_asked, plan_asked, rule_asked
 from gateway.admission.overrides.desk import Desk
-from gateway.admission.overrides.entry import Entry
 from gateway.admission.overrides.override import Override
 from gateway.admission.overrides.overrides import Overrides
 from gateway.admission.overrides.rows import Which, rows
 from gateway.admission.rules import Rulebook
+from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.members import name_in
 from gateway.admission.settings.watcher import Watcher
-from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
-from gateway.errors import LimitsUnavailable
 from gateway.identity.principal import Principal
 
 
@@ -63,10 +62,7 @@ class LimitPages:
 
     async def _list(self, request: web.Request) -> web.Response:
         asked = once(request, ("tenant", "key"))
-        try:
-            entries, current = await self._desk.entries(), True
-        except StoreUnavailable:
-            entries, current = list(self._overrides.entries), False
+        entries, current = await kept_or_known(self._desk.entries(), self._overrides.entries)
         return self._page(entries, Which(asked.get("tenant"), asked.get("key")), current=current)
 
     async def _applied(self, request: web.Request) -> web.Response:
@@ -101,15 +97,8 @@ class LimitPages:
         name = place_asked(asked, of_rule=of_rule)
         return await self._changed(self._desk.remove(name), Which(asked.get("tenant"), asked.get("key")))
 
-    async def _changed(self, change: Awaitable[list[Entry]], which: Which) -> web.Response:
-        """Answer with what is kept after a change, which holds here from then on."""
-        try:
-            entries = await change
-            await self._watcher.refresh()
-        except StoreUnavailable as failure:
-            raise LimitsUnavailable("The limit store does not answer; look whether this was changed.") from failure
-        return self._page(entries, which, current=True)
+    async def _changed(self, change: Awaitable[list[Entry[Override]]], which: Which) -> web.Response:
+        return self._page(await changed(change, self._watcher), which, current=True)
 
-    def _page(self, entries: Iterable[Entry], which: Which, *, current: bool) -> web.Response:
-        data = list(rows(entries, which, now_s=self._clock.now()))
-        return web.json_response({"object": "list", "current": current, "data": data})
+    def _page(self, entries: Iterable[Entry[Override]], which: Which, *, current: bool) -> web.Response:
+        return page(rows(entries, which, now_s=self._clock.now()), current=current)

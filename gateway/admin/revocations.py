@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Iterable
 from aiohttp import web
 
 from gateway.admin.asking import check_origin, members_of, once
+from gateway.admin.kept import changed, kept_or_known, page
+from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.settings import Settings
 from gateway.admission.settings.shelf import Shelf
 from gateway.admission.settings.watcher import Watcher
-from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
-from gateway.errors import LimitsUnavailable
-from gateway.revocations.revocation import Entry, asked, judge, place_asked
+from gateway.revocations.revocation import Revocation, asked, judge, place_asked
 from gateway.revocations.revocations import Revocations
 from gateway.revocations.rows import rows
 
@@ -36,10 +36,7 @@ class RevocationPages:
 
     async def _list(self, request: web.Request) -> web.Response:
         tenant = once(request, ("tenant",)).get("tenant")
-        try:
-            entries, current = await self._shelf.entries(), True
-        except StoreUnavailable:
-            entries, current = list(self._revocations.entries), False
+        entries, current = await kept_or_known(self._shelf.entries(), self._revocations.entries)
         return self._page(entries, tenant, current=current)
 
     async def _put(self, request: web.Request) -> web.Response:
@@ -52,15 +49,8 @@ class RevocationPages:
         given = once(request, ("tenant", "key", "jti"))
         return await self._changed(self._shelf.remove(place_asked(given)), given["tenant"])
 
-    async def _changed(self, change: Awaitable[list[Entry]], tenant: str) -> web.Response:
-        """Answer with what is kept for the tenant after a change, which holds here from then on."""
-        try:
-            entries = await change
-            await self._watcher.refresh()
-        except StoreUnavailable as failure:
-            raise LimitsUnavailable("The limit store does not answer; look whether this was changed.") from failure
-        return self._page(entries, tenant, current=True)
+    async def _changed(self, change: Awaitable[list[Entry[Revocation]]], tenant: str) -> web.Response:
+        return self._page(await changed(change, self._watcher), tenant, current=True)
 
-    def _page(self, entries: Iterable[Entry], tenant: str | None, *, current: bool) -> web.Response:
-        data = list(rows(entries, tenant=tenant, now_s=self._clock.now()))
-        return web.json_response({"object": "list", "current": current, "data": data})
+    def _page(self, entries: Iterable[Entry[Revocation]], tenant: str | None, *, current: bool) -> web.Response:
+        return page(rows(entries, tenant=tenant, now_s=self._clock.now()), current=current)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.admission.ledger.account import decoded, encoded
+from gateway.admission.settings.entry import Entry, judged
 from gateway.admission.settings.members import end_in, kept_members, name_in, only, shown, times, times_in
 from gateway.errors import InvalidValue
 
@@ -46,30 +47,9 @@ class Revocation:
         return json.dumps(reason | times(self.set_at, self.until)).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is kept under `name`. Where it cannot be read there is no `revocation`, and `fault` says why."""
-
-    name: str
-    value: bytes
-    revocation: Revocation | None
-    fault: str | None
-
-    def holds(self, now_s: float) -> bool:
-        """Whether it is in force."""
-        return self.fault is None and not self.ended(now_s)
-
-    def ended(self, now_s: float) -> bool:
-        """Whether its time is over."""
-        return self.revocation is not None and self.revocation.until is not None and self.revocation.until <= now_s
-
-
-def judge(name: str, value: bytes) -> Entry:
+def judge(name: str, value: bytes) -> Entry[Revocation]:
     """Return the entry that is kept so."""
-    try:
-        return Entry(name, value, _read(name, value), None)
-    except InvalidValue as error:
-        return Entry(name, value, None, error.message)
+    return judged(name, value, read=_read)
 
 
 def asked(members: Mapping[str, object], *, now_s: float) -> Revocation:

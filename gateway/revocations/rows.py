@@ -3,19 +3,20 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.members import iso
-from gateway.revocations.revocation import Entry
+from gateway.revocations.revocation import Revocation
 
 COLUMNS = ("tenant", "key", "jti", "reason", "set_at", "until", "state")
 
 
-def rows(entries: Iterable[Entry], *, tenant: str | None, now_s: float) -> Iterator[dict[str, Any]]:
+def rows(entries: Iterable[Entry[Revocation]], *, tenant: str | None, now_s: float) -> Iterator[dict[str, Any]]:
     """Yield those of a tenant, or all, in order, with whether each is in force, and if not, why.
 
     Whose an unreadable one is, nobody knows: it is shown with all only.
     """
     for entry in sorted(entries, key=_order):
-        one = entry.revocation
+        one = entry.setting
         if tenant is not None and (one is None or one.tenant != tenant):
             continue
         if one is None:
@@ -39,6 +40,6 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     return row["tenant"], key, row.get("jti") or "", row.get("reason") or "", row["set_at"], row["until"] or "", state
 
 
-def _order(entry: Entry) -> tuple[str, str, str]:
-    one = entry.revocation
+def _order(entry: Entry[Revocation]) -> tuple[str, str, str]:
+    one = entry.setting
     return (entry.name, "", "") if one is None else (one.tenant, one.key or "", one.jti or "")

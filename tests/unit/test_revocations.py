@@ -33,7 +33,7 @@ def test_a_revocation_is_read_as_it_was_written(whose: dict[str, str], reason: s
     one = asked(whose | {name: value for name, value in more.items() if value is not None}, now_s=NOW_S)
     assert one.name.isascii()
     assert one.name.isprintable()
-    assert judge(one.name, one.value()).revocation == one
+    assert judge(one.name, one.value()).setting == one
     assert place_asked(whose) == one.name
 
 
@@ -84,7 +84,7 @@ def test_what_is_asked_wrongly_is_named(members: dict[str, Any], param: str) -> 
 )
 def test_what_cannot_be_read_is_told_and_denies_nobody(name: str, value: dict[str, Any]) -> None:
     entry = judge(name, json.dumps(SET | value).encode())
-    assert entry.revocation is None
+    assert entry.setting is None
     assert entry.fault
     (row,) = rows([entry], tenant=None, now_s=NOW_S)
     assert row == {"name": name, "in_force": False, "fault": entry.fault}

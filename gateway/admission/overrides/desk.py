@@ -1,8 +1,9 @@
 """Where operators read and change overrides, in the store itself: for the operator API and for the command alike."""
 
 from gateway import config
-from gateway.admission.overrides.entry import Entry, check, judge
+from gateway.admission.overrides.entry import check, judge
 from gateway.admission.overrides.override import Override
+from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.settings import Settings
 from gateway.admission.settings.shelf import Shelf
 from gateway.clock import Clock
@@ -22,11 +23,11 @@ class Desk:
         """Go by these limits from now on."""
         self._limits = limits
 
-    async def entries(self) -> list[Entry]:
+    async def entries(self) -> list[Entry[Override]]:
         """Return all that is kept."""
         return await self._shelf.entries()
 
-    async def put(self, override: Override) -> list[Entry]:
+    async def put(self, override: Override) -> list[Entry[Override]]:
         """Keep `override`, in place of the one before it. Return all that is kept then.
 
         Raises:
@@ -35,7 +36,7 @@ class Desk:
         check(override, self._limits)
         return await self._shelf.put(override.name, override.value())
 
-    async def remove(self, name: str) -> list[Entry]:
+    async def remove(self, name: str) -> list[Entry[Override]]:
         """Remove the override of that name. Return all that is kept then.
 
         Raises:
@@ -43,5 +44,5 @@ class Desk:
         """
         return await self._shelf.remove(name)
 
-    def _judge(self, name: str, value: bytes) -> Entry:
+    def _judge(self, name: str, value: bytes) -> Entry[Override]:
         return judge(name, value, self._limits)

@@ -1,40 +1,17 @@
 """What is kept in the store, judged by this gateway's config: an override that can hold, or why it is left out."""
 
-from dataclasses import dataclass
+from functools import partial
 
 from gateway import config
 from gateway.admission.overrides.override import FIGURES, Override, read
+from gateway.admission.settings.entry import Entry, judged
 from gateway.admission.settings.members import shown
 from gateway.errors import InvalidValue
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """What is kept under `name`. `override` is None where it cannot be read; `fault` says why it does not hold."""
-
-    name: str
-    value: bytes
-    override: Override | None
-    fault: str | None
-
-    def holds(self, now_s: float) -> bool:
-        """Whether it is in force."""
-        return self.fault is None and not self.ended(now_s)
-
-    def ended(self, now_s: float) -> bool:
-        """Whether its time is over."""
-        return self.override is not None and self.override.until is not None and self.override.until <= now_s
-
-
-def judge(name: str, value: bytes, limits: config.Limits) -> Entry:
+def judge(name: str, value: bytes, limits: config.Limits) -> Entry[Override]:
     """Return the entry that is kept so."""
-    override = None
-    try:
-        override = read(name, value)
-        check(override, limits)
-    except InvalidValue as error:
-        return Entry(name, value, override, error.message)
-    return Entry(name, value, override, None)
+    return judged(name, value, read=read, check=partial(check, limits=limits))
 
 
 def check(override: Override, limits: config.Limits) -> None:

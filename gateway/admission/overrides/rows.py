@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from gateway.admission.overrides.entry import Entry
 from gateway.admission.overrides.override import Override
+from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.members import iso
 
 COLUMNS = ("tenant", "key", "rule", "change", "set_at", "until", "state")
@@ -16,18 +16,18 @@ class Which(NamedTuple):
     tenant: str | None = None
     key: str | None = None
 
-    def of(self, entry: Entry) -> bool:
+    def of(self, entry: Entry[Override]) -> bool:
         """Whether `entry` is one. Whose an unreadable one is, nobody knows: it is one of everybody's."""
-        override = entry.override
+        override = entry.setting
         if override is None:
             return self.tenant is None
         return self.tenant in {None, override.tenant} and self.key in {None, override.key}
 
 
-def rows(entries: Iterable[Entry], which: Which, *, now_s: float) -> Iterator[dict[str, Any]]:
+def rows(entries: Iterable[Entry[Override]], which: Which, *, now_s: float) -> Iterator[dict[str, Any]]:
     """Yield `which` are asked for, in order, with whether each is in force, and if not, why."""
     for entry in sorted(filter(which.of, entries), key=_order):
-        override = entry.override
+        override = entry.setting
         if override is None:
             row: dict[str, Any] = {"name": entry.name}
         else:
@@ -52,10 +52,8 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     return *whose, ", ".join(changes), row["set_at"], row["until"] or "", state
 
 
-def said(override: Override | None) -> str:
+def said(override: Override) -> str:
     """Return what an override changes, for a line of the log."""
-    if override is None:
-        return "none"
     changes = ", ".join(f"{name} {_word(value)}" for name, value in override.members.items())
     return changes if override.until is None else f"{changes} until {iso(override.until)}"
 
@@ -64,6 +62,6 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _order(entry: Entry) -> tuple[str, str, str]:
-    override = entry.override
+def _order(entry: Entry[Override]) -> tuple[str, str, str]:
+    override = entry.setting
     return (entry.name, "", "") if override is None else (override.tenant, override.key or "", override.rule or "")
