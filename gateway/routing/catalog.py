@@ -120,7 +120,9 @@ class Catalog:
         return [model for model in self._models.values() if principal.may_use(model.name)]
 
 
-def _model(name: str, entry: ModelEntry, pools: Mapping[str, Pool], chance: random.Random, *, before: Model | None) -> Model:
+def _model(
+    name: str, entry: ModelEntry, pools: Mapping[str, Pool], chance: random.Random, *, before: Model | None
+) -> Model:
     """Return the model at the pool with the largest share."""
     estimate = Estimate(entry.media_tokens)
     if before is not None and _alike(before.entry, entry):
