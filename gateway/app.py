@@ -13,6 +13,7 @@ from aiohttp import web
 from gateway import config, stores
 from gateway.admin import listener as operator
 from gateway.admin.limits import LimitPages
+from gateway.admin.pools import PoolPages
 from gateway.admin.readiness import Readiness
 from gateway.admin.revocations import RevocationPages
 from gateway.admission.admission import Admission
@@ -40,6 +41,7 @@ from gateway.routing.health import Prober
 from gateway.routing.load_poller import LoadPoller
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
+from gateway.routing.standing import ORDERS, StandingOrders
 from gateway.telemetry import figures, logs
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag
@@ -104,6 +106,10 @@ class Gateway:
         self._metrics.watch_replicas(self._replicas)
         self._forgetting: asyncio.Handle | None = None
         self._pools.follow(self._forget_later)
+        ordered = stores.settings(settings.limits.store, ORDERS)
+        self._orders = StandingOrders(self._pools, clock)
+        self._order_watcher = self._watch(ordered, self._orders.take, ORDERS, clock)
+        self._pool_pages = PoolPages(ordered, self._pools, self._orders, watcher=self._order_watcher, clock=clock)
         self._authenticator = Authenticator(
             settings.auth,
             self._session,
@@ -163,10 +169,12 @@ class Gateway:
             stack.push_async_callback(self._session.close)
             stack.callback(self._overrides.close)
             stack.callback(self._revocations.close)
-            for watcher in (self._watcher, self._revocation_watcher):
+            stack.callback(self._orders.close)
+            watchers = (self._watcher, self._revocation_watcher, self._order_watcher)
+            for watcher in watchers:
                 stack.push_async_callback(watcher.close)
             # First: no call is held against less, and no probe says ready before.
-            await asyncio.gather(self._watcher.start(), self._revocation_watcher.start())
+            await asyncio.gather(*(watcher.start() for watcher in watchers))
             admin_port = await self._listen_for_operators(stack)
             self._authenticator.start()
             stack.push_async_callback(self._authenticator.close)
@@ -213,6 +221,7 @@ class Gateway:
                 ledger=self._ledger,
                 limits=self._limit_pages,
                 revocations=self._revocation_pages,
+                pools=self._pool_pages,
                 reload=self._reload,
                 behind_supervisor=self._given is not None,
             ),
@@ -288,6 +297,7 @@ class Gateway:
             head_timeout_s=settings.requests.head_timeout, write_timeout_s=settings.server.write_timeout
         )
         self._pools.configure(settings.pools)
+        self._orders.judge_again()
         self._pipeline.serve_by(
             self._serving(settings, before=self._pipeline.serving.catalog),
             access_log=AccessLog(settings.logging, self._writer.write),
@@ -309,10 +319,11 @@ class Gateway:
         )
 
     def _settings_kept(self) -> list[SettingsState]:
-        overrides, revoked = self._overrides, self._revocations
+        overrides, revoked, ordered = self._overrides, self._revocations, self._orders
         return [
             SettingsState(OVERRIDES, len(overrides.holding), overrides.left_out, self._watcher.age_s),
             SettingsState(REVOCATIONS, len(revoked.holding), revoked.left_out, self._revocation_watcher.age_s),
+            SettingsState(ORDERS, len(ordered.holding), ordered.left_out, self._order_watcher.age_s),
         ]
 
     def _watch(self, kept: Settings, take: Callable[[Mapping[str, bytes]], None], what: str, clock: Clock) -> Watcher:
@@ -335,6 +346,7 @@ class Gateway:
                 replica.up,
                 replica.in_flight,
                 replica.breaker.open,
+                replica.drained,
                 *((load.running, load.waiting, load.cache_used) if (load := replica.load) else ()),
             )
             for pool, replica in self._pools.replicas

@@ -31,6 +31,7 @@ from gateway.identity import development
 from gateway.identity.keys import KeySetUnusable
 from gateway.key import key
 from gateway.limit import limit
+from gateway.replica import replica
 from gateway.revoke import revoke
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
@@ -53,6 +54,7 @@ def main() -> None:
 
 main.add_command(key)
 main.add_command(limit)
+main.add_command(replica)
 main.add_command(revoke)
 
 

@@ -13,6 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from gateway import errors
 from gateway.admin.config import show_config
 from gateway.admin.limits import LimitPages
+from gateway.admin.pools import PoolPages
 from gateway.admin.readiness import OK, Readiness
 from gateway.admin.revocations import RevocationPages
 from gateway.admin.usage import show_usage
@@ -34,6 +35,7 @@ def build(
     ledger: LedgerReader,
     limits: LimitPages,
     revocations: RevocationPages,
+    pools: PoolPages,
     reload: Reload,
     behind_supervisor: bool = False,
 ) -> web.Application:
@@ -49,6 +51,7 @@ def build(
     app.router.add_get("/admin/usage", show_usage(ledger))
     limits.add_to(app.router)
     revocations.add_to(app.router)
+    pools.add_to(app.router)
     return app
 
 

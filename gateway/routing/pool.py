@@ -112,6 +112,11 @@ class Pool:
         """The replicas that belong to it no longer and still have calls; from any thread."""
         return [replica for replica in [*self._departed] if replica.in_flight]
 
+    @property
+    def orders(self) -> Orders:
+        """What operators ordered."""
+        return self._orders
+
     def configure(self, entry: PoolEntry) -> None:
         """Go by this entry from now on. Calls under way keep their replicas."""
         if entry.balance != self._entry.balance:
@@ -161,7 +166,7 @@ class Pool:
                 replica = known[replica.url]
                 replica.configure(entry, self._entry)
             replica.gone = False
-            replica.drained = entry.url in self._orders.drained
+            replica.drained = replica.url in self._orders.drained
             here[replica.url] = replica
         # A replica that comes to others that stay and serve has to show first that it is up.
         serves = any(replica.up for url, replica in here.items() if url in known)

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from gateway.config import PoolEntry, ReplicaEntry
 from gateway.routing.breaker import Breaker
 from gateway.routing.engine_load import EngineLoad
+from gateway.routing.orders import address
 from gateway.routing.pace import Pace
 
 # The share of its KV cache from which on an engine counts as crowded: vLLM preempts calls when it is used up.
@@ -36,7 +37,7 @@ class Replica:
         self.port = url.port or (443 if self.tls else 80)
         self.base_path = url.path.rstrip("/")
         self.name = f"{self.authority}{self.base_path}"
-        self.url = f"{url.scheme}://{self.name}"
+        self.url = address(entry.url)
         self.seed = int.from_bytes(blake2b(self.url.encode(), digest_size=8).digest())  # the same in every gateway
         self.in_flight = 0
         self.up = True

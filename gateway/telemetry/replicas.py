@@ -20,6 +20,7 @@ class ReplicaState(NamedTuple):
     up: bool
     in_flight: int
     breaker_open: bool
+    drained: bool = False
     running: float | None = None
     waiting: float | None = None
     cache_used: float | None = None
@@ -40,6 +41,9 @@ class ReplicaCollector(Collector):
                 "gateway_breaker_open", "1 where faults of calls have opened the replica's breaker.", labels=_LABELS
             ),
             GaugeMetricFamily(
+                "gateway_replica_drained", "1 where operators ordered that no calls go to the replica.", labels=_LABELS
+            ),
+            GaugeMetricFamily(
                 "gateway_engine_calls",
                 "Calls that the engine says it has, whoever sent them, where it is asked.",
                 labels=(*_LABELS, "state"),
@@ -51,11 +55,12 @@ class ReplicaCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the families as the replicas are now."""
-        families = up, in_flight, breaker_open, engine_calls, cache_used = self.describe()
+        families = up, in_flight, breaker_open, drained, engine_calls, cache_used = self.describe()
         for state in self._read():
             up.add_metric((state.pool, state.replica), state.up)
             in_flight.add_metric((state.pool, state.replica), state.in_flight)
             breaker_open.add_metric((state.pool, state.replica), state.breaker_open)
+            drained.add_metric((state.pool, state.replica), state.drained)
             for word, calls in (("running", state.running), ("waiting", state.waiting)):
                 if calls is not None:
                     engine_calls.add_metric((state.pool, state.replica, word), calls)

@@ -24,6 +24,7 @@ GAUGES: dict[str, Rule] = {
     "gateway_engine_calls": max,
     "gateway_journal_pending": sum,
     "gateway_key_set_age_seconds": max,
+    "gateway_replica_drained": max,
     "gateway_replica_in_flight": sum,
     "gateway_replica_up": min,  # a replica that one process cannot reach is not up
     "gateway_requests_in_flight": sum,

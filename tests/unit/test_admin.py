@@ -1,3 +1,4 @@
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from gateway import config
 from gateway.admin.asking import _is_loopback
 from gateway.admin.limits import LimitPages
 from gateway.admin.listener import build
+from gateway.admin.pools import PoolPages
 from gateway.admin.readiness import Readiness
 from gateway.admin.revocations import RevocationPages
 from gateway.admission.ledger.reader import LedgerReader
@@ -22,6 +24,8 @@ from gateway.admission.settings.watcher import Watcher
 from gateway.config import file
 from gateway.reload import Reload
 from gateway.revocations.revocations import Revocations
+from gateway.routing.pools import Pools
+from gateway.routing.standing import StandingOrders
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tenants import TenantLabels
 from tests.limiting import SetClock
@@ -51,6 +55,8 @@ def listener(readiness: Readiness) -> web.Application:
     )
     revocations = Revocations(lambda _denied: None, clock)
     watcher = Watcher(kept, revocations.take, clock, what="revocations", failed=lambda: None)
+    pools = Pools(SETTINGS.pools, random.Random(1), clock)
+    orders = StandingOrders(pools, clock)
     metrics = Metrics([], TenantLabels([], max_tenants=1))
 
     async def take_on(_settings: config.Config) -> bool:
@@ -62,6 +68,7 @@ def listener(readiness: Readiness) -> web.Application:
         ledger=NO_LEDGER,
         limits=pages,
         revocations=RevocationPages(MemorySettings(), revocations, watcher=watcher, clock=clock),
+        pools=PoolPages(MemorySettings(), pools, orders, watcher=watcher, clock=clock),
         reload=Reload(
             file.Loaded(SETTINGS, {}), take_on, stopping=lambda: False, clock=clock, observer=metrics.reloads
         ),

@@ -1,0 +1,140 @@
+"""`gateway replica`: orders for replicas in the store that the config names, whether or not a gateway runs."""
+
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gateway.admission.redis.settings import RedisSettings
+from gateway.admission.settings.entry import Entry
+from gateway.admission.settings.shelf import Shelf
+from gateway.clock import SystemClock
+from gateway.command import at_store, config_option, format_option, given, load_shared, show_rows
+from gateway.config import Config
+from gateway.routing.order import Order, asked, check, judge, place_asked
+from gateway.routing.rows import COLUMNS, cells, rows
+from gateway.routing.standing import ORDERS, orders_of
+
+_CLOCK = SystemClock()
+
+_Ask = Callable[[Shelf[Entry[Order]]], Coroutine[Any, Any, list[Entry[Order]]]]
+
+_pool = click.option("--pool", required=True, help="The pool, by its name in the config.")
+_url = click.option("--url", required=True, help="The replica, such as http://10.0.0.5:8000.")
+_for = click.option("--for", help="How long, such as 1h. Default: until it is taken back.")
+
+
+@click.group()
+def replica() -> None:
+    """Drain, add and remove replicas in every gateway, while they run."""
+
+
+@replica.command("list")
+@config_option
+@click.option("--pool", help="Only those for this pool. Default: all.")
+@format_option
+def listed(path: Path | None, form: str, pool: str | None) -> None:
+    """Show what was ordered. How replicas do, each gateway says itself: GET /admin/pools."""
+    _show(path, form, pool, lambda _settings: Shelf.entries)
+
+
+@replica.command()
+@config_option
+@_pool
+@_url
+@_for
+@format_option
+def drain(path: Path | None, form: str, **options: Any) -> None:
+    """Send no more calls to a replica; those under way end as they would."""
+    _put(path, form, options | {"order": "drained"})
+
+
+@replica.command()
+@config_option
+@_pool
+@_url
+@format_option
+def undrain(path: Path | None, form: str, **options: Any) -> None:
+    """Send calls to a drained replica again."""
+    _take_back(path, form, options | {"order": "drained"})
+
+
+@replica.command()
+@config_option
+@_pool
+@_url
+@click.option("--weight", type=float, help="Its share of the calls, beside others. Default: 1.")
+@click.option("--served-name", help="The model's name there, if it is another.")
+@_for
+@format_option
+def add(path: Path | None, form: str, **options: Any) -> None:
+    """Have a replica in a pool that the config does not list, or lists otherwise."""
+    _put(path, form, options | {"order": "added"})
+
+
+@replica.command()
+@config_option
+@_pool
+@_url
+@_for
+@format_option
+def remove(path: Path | None, form: str, **options: Any) -> None:
+    """Have a replica in a pool no longer, although it is listed; calls under way end as they would."""
+    _put(path, form, options | {"order": "removed"})
+
+
+@replica.command()
+@config_option
+@_pool
+@_url
+@format_option
+def restore(path: Path | None, form: str, **options: Any) -> None:
+    """Take back that a replica was added or removed: it is in the pool if it is listed."""
+    _take_back(path, form, options | {"order": "added"})
+
+
+def _put(path: Path | None, form: str, options: dict[str, Any]) -> None:
+    def work(settings: Config) -> _Ask:
+        async def ask(shelf: Shelf[Entry[Order]]) -> list[Entry[Order]]:
+            order = asked(given(options), now_s=_CLOCK.now())
+            check(order, settings.pools)
+            return await shelf.put(order.name, order.value())
+
+        return ask
+
+    _show(path, form, options["pool"], work)
+
+
+def _take_back(path: Path | None, form: str, options: dict[str, Any]) -> None:
+    async def ask(shelf: Shelf[Entry[Order]]) -> list[Entry[Order]]:
+        return await shelf.remove(place_asked(options))
+
+    _show(path, form, options["pool"], lambda _settings: ask)
+
+
+def _show(path: Path | None, form: str, pool: str | None, work: Callable[[Config], _Ask]) -> None:
+    """Do what is asked at the store, print what is ordered then, and warn of a pool that takes no calls by that."""
+    settings = load_shared(path, "orders are in the gateway's memory; use its /admin/pools instead")
+    entries = at_store(path, _at_shelf(settings, work(settings)))
+    now_s = _CLOCK.now()
+    show_rows(list(rows(entries, pool=pool, now_s=now_s)), form, COLUMNS, cells)
+    holding = [entry.setting for entry in entries if entry.setting is not None and entry.holds(now_s)]
+    for name in settings.pools if pool is None else settings.pools.keys() & {pool}:
+        if _idle(settings, name, holding):
+            click.echo(f"Warning: pool {name} has no replica left that takes calls.", err=True)
+
+
+def _idle(settings: Config, pool: str, holding: Iterable[Order]) -> bool:
+    orders = orders_of(pool, holding)
+    there = orders.applied_to(settings.pools[pool].replicas)
+    return orders.holds_all(there)
+
+
+async def _at_shelf(settings: Config, ask: _Ask) -> list[Entry[Order]]:
+    kept = RedisSettings(settings.limits.store, ORDERS)
+    try:
+        return await ask(Shelf(kept, partial(judge, pools=settings.pools), _CLOCK, what="order"))
+    finally:
+        await kept.close()
