@@ -16,7 +16,7 @@
 {{- $text := include "gateway.config" . -}}
 {{- $config := fromJson $text -}}
 {{- $limits := pick ($config.limits | default dict) "store" "store_timeout" "journal" "events" "lease" "ledger_retention" -}}
-{{- $server := pick $config.server "listen" "workers" -}}
+{{- $server := pick $config.server "listen" "workers" "reuse_port" -}}
 {{- $variables := regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" $text -1 | uniq | sortAlpha -}}
 {{- toJson (dict "server" $server "admin" (pick $config.admin "listen") "limits" $limits "variables" $variables) -}}
 {{- end -}}

@@ -87,6 +87,7 @@ def test_what_a_running_gateway_takes_on_changes_nothing_of_the_pod_unless_that_
 TAKES_RESTART: dict[str, object] = {
     "server.listen": "0.0.0.0:8081",
     "server.workers": 2,
+    "server.reuse_port": True,
     "admin.listen": "0.0.0.0:9091",
     "limits.store": "redis://:${REDIS_PASSWORD}@other:6379/0",
     "limits.store_timeout": "200ms",

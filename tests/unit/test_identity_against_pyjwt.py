@@ -43,7 +43,7 @@ def ours(token: str, key: Key, issuer: config.Issuer) -> dict[str, Any] | None:
     """Return the claims of a token that the gateway accepts."""
     try:
         read = peek(token)
-        return verify(read, key, issuer=issuer, now=NOW).claims if isinstance(read, Peeked) else None
+        return verify(read, key, issuer=issuer, now=SystemClock().now()).claims if isinstance(read, Peeked) else None
     except Unauthorized:
         return None
 
