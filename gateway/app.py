@@ -37,6 +37,7 @@ from gateway.relay.upstream import Upstream
 from gateway.reload import Reload
 from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
+from gateway.routing.discovery.discovery import Discovery
 from gateway.routing.health import Prober
 from gateway.routing.load_poller import LoadPoller
 from gateway.routing.pool import Pool
@@ -110,6 +111,8 @@ class Gateway:
         self._orders = StandingOrders(self._pools, clock)
         self._order_watcher = self._watch(ordered, self._orders.take, ORDERS, clock)
         self._pool_pages = PoolPages(ordered, self._pools, self._orders, watcher=self._order_watcher, clock=clock)
+        self._discovery = Discovery(self._pools, self._session, chance, clock, observe=self._metrics.discovery_refresh)
+        self._metrics.watch_discovery(lambda: self._discovery.ages_s)
         self._authenticator = Authenticator(
             settings.auth,
             self._session,
@@ -173,8 +176,9 @@ class Gateway:
             watchers = (self._watcher, self._revocation_watcher, self._order_watcher)
             for watcher in watchers:
                 stack.push_async_callback(watcher.close)
+            stack.push_async_callback(self._discovery.close)
             # First: no call is held against less, and no probe says ready before.
-            await asyncio.gather(*(watcher.start() for watcher in watchers))
+            await asyncio.gather(*(watcher.start() for watcher in watchers), self._discovery.start())
             admin_port = await self._listen_for_operators(stack)
             self._authenticator.start()
             stack.push_async_callback(self._authenticator.close)

@@ -77,10 +77,12 @@ def check(path: Path | None) -> None:
     """Validate the config file and say what it amounts to."""
     settings = load(path)
     replicas = sum(len(pool.replicas) for pool in settings.pools.values())
+    finding = sum(pool.discovery is not None for pool in settings.pools.values())
     rules = sum(len(plan) for plan in settings.limits.plans.values())
+    found = f" ({finding} {'pool finds' if finding == 1 else 'pools find'} more)" if finding else ""
     click.echo(
         f"{file.find(path)}: good. {_count(len(settings.models), 'model')}, {_count(len(settings.pools), 'pool')} "
-        f"with {_count(replicas, 'replica')}, {_count(len(settings.auth.issuers), 'issuer')}, "
+        f"with {_count(replicas, 'replica')}{found}, {_count(len(settings.auth.issuers), 'issuer')}, "
         f"{_count(len(settings.auth.all_api_keys), 'API key')}, {_count(len(settings.limits.plans), 'plan')} "
         f"with {_count(rules, 'rule')}."
     )

@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1, and the TLS of a server that shows it."""
+"""A certificate for 127.0.0.1 or a name, and the TLS of a server that shows it."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -11,14 +11,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def certified(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """Return a server's TLS context for 127.0.0.1, and the file of the certificate to trust."""
+def certified(directory: Path, *, name: str | None = None) -> tuple[ssl.SSLContext, Path]:
+    """Return a server's TLS context for 127.0.0.1 or `name`, and the file of the certificate to trust."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
     now = datetime.now(UTC)
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        x509.CertificateBuilder(
+            subject, subject, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
+        )
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.IPAddress(IPv4Address("127.0.0.1")) if name is None else x509.DNSName(name)]
+            ),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
     pem, key_pem = directory / "server.pem", directory / "server.key"

@@ -219,13 +219,13 @@ class ScriptedEngine:
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1") -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self, len(self.connections)), host="127.0.0.1", port=port, ssl=tls
+            lambda: Connection(self, len(self.connections)), host=host, port=port, ssl=tls
         )
         self.port: int = self._server.sockets[0].getsockname()[1]
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"
 
     async def close(self) -> None:
         """Refuse new connections, cut the open ones, and raise what went wrong in a script."""

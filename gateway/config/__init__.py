@@ -13,6 +13,7 @@ from gateway.config.auth import (
     Remote,
     TenantPermissions,
 )
+from gateway.config.discovery import DiscoveryEntry, DnsEntry, FileEntry, KubernetesEntry
 from gateway.config.limits import (
     KINDS,
     MAX_WINDOW_S,
@@ -46,13 +47,17 @@ __all__ = [
     "BreakerEntry",
     "Claims",
     "Config",
+    "DiscoveryEntry",
+    "DnsEntry",
     "Events",
     "Exchange",
+    "FileEntry",
     "Form",
     "Health",
     "Introspection",
     "Issuer",
     "KeyEntry",
+    "KubernetesEntry",
     "Limits",
     "Listen",
     "LoadEntry",

@@ -3,8 +3,19 @@
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, StrictStr, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    StrictStr,
+    StringConstraints,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from gateway.config.discovery import DiscoveryEntry, HostName
 from gateway.config.section import Duration, Name, Positive, Section
 from gateway.config.timeouts import Timeouts
 
@@ -27,11 +38,15 @@ EngineName = Literal["vllm", "sglang", "tgi", "llamacpp", "openai"]
 
 
 class ReplicaEntry(Section):
-    """One engine server. A bare URL is enough."""
+    """One engine server. A bare URL is enough.
+
+    `server_name` is what it is called in TLS and in Host, where its URL has an address.
+    """
 
     url: Url
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     served_name: Name | None = None
+    server_name: HostName | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -74,7 +89,8 @@ class PoolEntry(Section):
     """Replicas that serve the same model."""
 
     engine: EngineName = "vllm"
-    replicas: Annotated[tuple[ReplicaEntry, ...], Field(min_length=1)]
+    discovery: DiscoveryEntry | None = None
+    replicas: Annotated[tuple[ReplicaEntry, ...], Field(validate_default=True)] = ()
     api_key: SecretStr | None = None
     balance: BalanceName = "least_requests"
     load: LoadEntry | None = None
@@ -88,10 +104,10 @@ class PoolEntry(Section):
 
     @field_validator("replicas")
     @classmethod
-    def _distinct(cls, replicas: tuple[ReplicaEntry, ...]) -> tuple[ReplicaEntry, ...]:
-        if len({replica.url for replica in replicas}) != len(replicas):
-            raise ValueError("the same URL stands here twice")
-        return replicas
+    def _some(cls, replicas: tuple[ReplicaEntry, ...], info: ValidationInfo) -> tuple[ReplicaEntry, ...]:
+        if not replicas and info.data.get("discovery", ...) is None:
+            raise ValueError("expected at least one, or discovery, which finds some")
+        return _distinct(replicas)
 
     @model_validator(mode="after")
     def _load_is_told_and_asked_for(self) -> Self:
@@ -101,3 +117,15 @@ class PoolEntry(Section):
         if self.load is not None and self.balance == "round_robin":
             raise ValueError("load: not with balance: round_robin, which goes by no load")
         return self
+
+
+def _distinct(replicas: tuple[ReplicaEntry, ...]) -> tuple[ReplicaEntry, ...]:
+    if len({replica.url for replica in replicas}) != len(replicas):
+        raise ValueError("the same URL stands here twice")
+    return replicas
+
+
+REPLICAS: TypeAdapter[tuple[ReplicaEntry, ...]] = TypeAdapter(
+    Annotated[tuple[ReplicaEntry, ...], AfterValidator(_distinct)]
+)
+"""A list of replicas by itself, as a file has it that they are found in."""

@@ -74,7 +74,7 @@ class Upstream:
         async with asyncio.timeout(timeout_s):
             transport, connection = await self.loop.create_connection(self._new, replica.host, replica.port)
             if replica.tls:
-                await self._encrypt(transport, connection, replica.host)
+                await self._encrypt(transport, connection, replica.server_name)
         return connection
 
     def give_back(self, replica: Replica, connection: Connection) -> None:

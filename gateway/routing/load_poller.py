@@ -56,10 +56,16 @@ class LoadPoller:
 
     async def _ask(self, pool: Pool, path: str, replica: Replica) -> EngineLoad:
         """Return what the engine tells, or raise why it is not known."""
-        headers = {"Authorization": replica.authorization} if replica.authorization else {}
+        headers = {"Host": replica.authority}
+        if replica.authorization:
+            headers["Authorization"] = replica.authorization
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with self._session.get(
-            replica.url + path, headers=headers, timeout=timeout, allow_redirects=False
+            replica.url + path,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            server_hostname=replica.server_name if replica.tls else None,
         ) as response:
             if response.status != 200:  # noqa: PLR2004 the one status with figures
                 raise LookupError(f"{path} answered {response.status}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from gateway.calls.prefix import Prefixes
 from gateway.clock import Clock
-from gateway.config import LoadEntry, PoolEntry, ReplicaEntry
+from gateway.config import DiscoveryEntry, LoadEntry, PoolEntry, ReplicaEntry
 from gateway.errors import RETRY_AFTER_MAX_S, NoReplicaAvailable, Overloaded, Unavailable
 from gateway.routing import orders
 from gateway.routing.balance import balance_of
@@ -101,8 +101,10 @@ class Pool:
         self.held_back: set[Replica] = set()
         self._chance = chance
         self._changed = changed
+        self.discovery: DiscoveryEntry | None = None
         self._departed: set[Replica] = set()
         self._listed: tuple[ReplicaEntry, ...] = ()
+        self._found: tuple[ReplicaEntry, ...] = ()
         self._orders = orders.NONE
         self._take(entry)
         self.list(entry.replicas)
@@ -123,17 +125,25 @@ class Pool:
             self.balance = balance_of(entry.balance, self._chance)
         if entry.engine != self._entry.engine:
             self.tells_usage = True
+        if entry.discovery is None:
+            self._found = ()
         self.retries.configure(entry.retry_budget)
         self._take(entry)
         self.list(entry.replicas)
 
     def list(self, entries: Sequence[ReplicaEntry]) -> None:
-        """Have these replicas from now on, whoever found them, but for what operators ordered."""
+        """Have these replicas from now on beside those that are found, but for what operators ordered."""
         self._listed = tuple(entries)
+        self._assemble()
+
+    def find(self, entries: Sequence[ReplicaEntry]) -> None:
+        """Have these replicas from now on beside those that are listed; where one is both, the list's entry holds."""
+        self._found = tuple(entries)
         self._assemble()
 
     def retire(self) -> None:
         """Leave: only calls that began before go to its replicas, and nobody else cares for them any more."""
+        self.discovery = None
         for replica in self.replicas:
             replica.gone = True
         self._changed(self)
@@ -146,6 +156,7 @@ class Pool:
 
     def _take(self, entry: PoolEntry) -> None:
         self._entry = entry
+        self.discovery = entry.discovery
         self.engine = entry.engine
         self.attempts = entry.attempts
         self.timeouts = entry.timeouts
@@ -160,7 +171,7 @@ class Pool:
         self._departed = {replica for replica in self._departed if replica.in_flight}
         known = {replica.url: replica for replica in (*self._departed, *self.replicas)}
         here: dict[str, Replica] = {}
-        for entry in self._orders.applied_to(self._listed):
+        for entry in self._orders.applied_to((*self._found, *self._listed)):
             replica = Replica(entry, self._entry)
             if replica.url in known:
                 replica = known[replica.url]

@@ -26,8 +26,8 @@ class Replica:
 
     __slots__ = (
         "_build", "authorization", "base_path", "breaker", "drained", "earned", "fingerprint", "full_weight", "gone",
-        "host", "in_flight", "load", "name", "others", "pace", "port", "rests_until", "seed", "served_name", "tls",
-        "up", "url", "warming_since", "weight",
+        "host", "in_flight", "load", "name", "others", "pace", "port", "rests_until", "seed", "served_name",
+        "server_name", "tls", "up", "url", "warming_since", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -36,7 +36,7 @@ class Replica:
         self.host = url.hostname or ""
         self.port = url.port or (443 if self.tls else 80)
         self.base_path = url.path.rstrip("/")
-        self.name = f"{self.authority}{self.base_path}"
+        self.name = f"{_authority(self.host, self.port)}{self.base_path}"
         self.url = address(entry.url)
         self.seed = int.from_bytes(blake2b(self.url.encode(), digest_size=8).digest())  # the same in every gateway
         self.in_flight = 0
@@ -57,6 +57,7 @@ class Replica:
         """Go by these entries from now on. The URL is the same; how it does stays as it is."""
         self.authorization = f"Bearer {pool.api_key.get_secret_value()}" if pool.api_key else None
         self.served_name = entry.served_name
+        self.server_name = entry.server_name or self.host  # what it shows in TLS, and is called in Host
         self.full_weight = entry.weight
         self.weight = entry.weight
         self.breaker.configure(pool.breaker)
@@ -83,6 +84,10 @@ class Replica:
 
     @property
     def authority(self) -> str:
-        """The `Host` field: host and port, an IPv6 address in brackets."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        """The `Host` field."""
+        return _authority(self.server_name, self.port)
+
+
+def _authority(host: str, port: int) -> str:
+    """Return host and port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -165,6 +165,11 @@ class Metrics:
             "Calls that were not tried again: the pool's retries were used up.",
             ("pool",),
         )
+        self._discovery = self._counter(
+            "gateway_discovery_refreshes_total",
+            "What a pool's source of replicas said, at each word of it, or that it could not.",
+            ("pool", "result"),
+        )
         self._auth_failures = self._counter(
             "gateway_auth_failures_total", "Calls whose token was missing or not accepted.", ("reason",)
         )
@@ -260,6 +265,19 @@ class Metrics:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""
         self.registry.register(ReplicaCollector(read))
 
+    def discovery_refresh(self, pool: str, result: str) -> None:
+        """Count one refresh of a pool's replicas; `result` is one of discovery's words."""
+        self._discovery[pool, result] += 1
+
+    def watch_discovery(self, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        """Show, at each scrape, how old `read` then says what each pool's source said is; `read` runs in a thread."""
+        self._show_ages(
+            "gateway_discovery_age_seconds",
+            "Since the pool's source of replicas last said what there is, or since it was first asked.",
+            "pool",
+            read,
+        )
+
     def watch_journal(self, read: Callable[[], int]) -> None:
         """Show, at each scrape, how many settlements `read` then says wait in the journal; `read` runs in a thread."""
         self._journal_pending.set_function(read)
@@ -292,13 +310,12 @@ class Metrics:
 
     def watch_key_sets(self, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """Show, at each scrape, how old `read` then says each issuer's key set is; `read` runs in a thread."""
-        empty = partial(
-            GaugeMetricFamily,
+        self._show_ages(
             "gateway_key_set_age_seconds",
             "Since the issuer's key set was last fetched well, or since the start.",
-            labels=("issuer",),
+            "issuer",
+            read,
         )
-        self.registry.register(Scraped(empty, lambda family: add(family, (((name,), age) for name, age in read()))))
 
     def event_loop_lag(self, seconds: float) -> None:
         """Observe how much later than asked a timer fired."""
@@ -333,6 +350,10 @@ class Metrics:
         histograms = Histograms(bounds)
         self._show_histogram(name, meaning, labels, histograms)
         return histograms
+
+    def _show_ages(self, name: str, meaning: str, label: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
+        empty = partial(GaugeMetricFamily, name, meaning, labels=(label,))
+        self.registry.register(Scraped(empty, lambda family: add(family, (((one,), age) for one, age in read()))))
 
     def _show_counter(
         self, name: str, meaning: str, labels: tuple[str, ...], read: Callable[[], Iterable[tuple[Labels, int]]]

@@ -53,6 +53,8 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.watch_replicas(
         lambda: [ReplicaState("llama-8b", "a:1", True, 0, breaker_open=False, running=3, waiting=1, cache_used=0.5)]
     )
+    metrics.discovery_refresh("llama-8b", "changed")
+    metrics.watch_discovery(lambda: [("llama-8b", 1.5)])
     metrics.watch_estimates(lambda: [(MODEL, 4.0)])
     metrics.auth_failure("expired_token")
     metrics.key_set_refresh("https://identity.example.com", "ok")
