@@ -17,13 +17,13 @@ def build(
     """Return the bytes of a POST to `replica`, ready to send. Content-Length is its only framing."""
     passed_on = b"".join([b"%b: %b\r\n" % (name, client[name]) for name in _PASSED_ON if name in client])
     return b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n%b\r\n%b" % (
-        _beginning(replica, endpoint), inference_id.encode(), len(body), passed_on, body,
+        _beginning(replica, endpoint, replica.authorization, replica.server_name), inference_id.encode(), len(body), passed_on, body,
     )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
-def _beginning(replica: Replica, endpoint: Endpoint) -> bytes:
-    """Return the part of the head that is the same for every call to this replica."""
-    authorization = f"Authorization: {replica.authorization}\r\n" if replica.authorization is not None else ""
+def _beginning(replica: Replica, endpoint: Endpoint, authorization: str | None, _server_name: str) -> bytes:
+    """Return the part of the head that is the same for every call to this replica, while it is configured alike."""
+    authorized = f"Authorization: {authorization}\r\n" if authorization is not None else ""
     head = f"POST {replica.base_path}{PATHS[endpoint]} HTTP/1.1\r\nHost: {replica.authority}\r\n"
-    return f"{head}Content-Type: application/json\r\n{authorization}".encode("utf-8", "surrogateescape")
+    return f"{head}Content-Type: application/json\r\n{authorized}".encode("utf-8", "surrogateescape")
