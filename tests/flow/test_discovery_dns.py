@@ -25,14 +25,12 @@ async def dns() -> AsyncIterator[DnsServer]:
 
 @pytest.fixture
 async def engines() -> AsyncIterator[list[ScriptedEngine]]:
-    """Three engines at three addresses, on one port."""
-    first = ScriptedEngine()
-    await first.start()
-    engines = [first]
-    for number in (2, 3):
-        engine = ScriptedEngine()
-        await engine.start(first.port, host=f"127.0.0.{number}")
-        engines.append(engine)
+    """Three engines at three addresses, on one port; and one on another."""
+    engines = [ScriptedEngine() for _ in range(4)]
+    await engines[0].start()
+    await engines[1].start(engines[0].port, host="127.0.0.2")
+    await engines[2].start(engines[0].port, host="127.0.0.3")
+    await engines[3].start()
     yield engines
     for engine in engines:
         await engine.close()
@@ -163,8 +161,7 @@ async def test_a_name_that_suddenly_has_nothing_is_not_believed_at_once(
 async def test_srv_records_bring_ports_and_weights(
     open_door: OpenDoor, dns: DnsServer, engines: list[ScriptedEngine]
 ) -> None:
-    other = ScriptedEngine()
-    await other.start()
+    other = engines[3]
     dns.records["_http._tcp.vllm.test.", "SRV"] = [
         f"10 30 {engines[0].port} one.test.",
         f"10 10 {other.port} Two.test.",
@@ -172,7 +169,9 @@ async def test_srv_records_bring_ports_and_weights(
     ]
     dns.records["one.test.", "A"] = ["127.0.0.1"]
     dns.beside["two.test.", "A"] = ["127.0.0.1"]
-    door = await open_door(pools={"main": {"balance": "round_robin"}} | found_by(dns, name="_http._tcp.vllm.test"))
+    pools = found_by(dns, name="_http._tcp.vllm.test")
+    pools["main"]["balance"] = "round_robin"
+    door = await open_door(pools=pools)
     for _ in range(20):
         assert (await door.post(CHAT, ASK)).status == 200
     assert there(await door.metrics()) == {f"127.0.0.1:{engines[0].port}", f"127.0.0.1:{other.port}"}
@@ -183,7 +182,6 @@ async def test_srv_records_bring_ports_and_weights(
     dns.rcodes["A"] = "SERVFAIL"  # of a target: the answer is none
     await refreshed(door, "failed")
     assert len(there(await door.metrics())) == 2
-    await other.close()
 
 
 async def test_an_answer_too_long_for_udp_comes_by_tcp(
@@ -213,13 +211,18 @@ async def test_more_than_max_replicas_are_left_out_and_the_log_says_so(
 
 
 async def test_engines_with_tls_are_found_by_address_and_known_by_name(
-    open_door: OpenDoor, dns: DnsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_door: OpenDoor,
+    dns: DnsServer,
+    engines: list[ScriptedEngine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = ScriptedEngine()
     tls, pem = certified(tmp_path, name="vllm.test")
     shown: list[str | None] = []
     tls.sni_callback = lambda _, name, __: shown.append(name)
     await engine.start(tls=tls)
+    engines.append(engine)  # which closes it
     monkeypatch.setenv("SSL_CERT_FILE", str(pem))
     dns.records[NAME, "A"] = ["127.0.0.1"]
     door = await open_door(pools=found_by(dns, port=engine.port, scheme="https"))
@@ -228,4 +231,3 @@ async def test_engines_with_tls_are_found_by_address_and_known_by_name(
     other = await open_door(pools=found_by(dns, port=engine.port, scheme="https", server_name="other.test"))
     error_of(await other.post(CHAT, ASK), 502, "upstream_error", "upstream_error")
     assert {*shown} == {"vllm.test", "other.test"}
-    await engine.close()
