@@ -16,8 +16,9 @@ def build(
 ) -> bytes:
     """Return the bytes of a POST to `replica`, ready to send. Content-Length is its only framing."""
     passed_on = b"".join([b"%b: %b\r\n" % (name, client[name]) for name in _PASSED_ON if name in client])
+    beginning = _beginning(replica, endpoint, replica.authorization, replica.server_name)
     return b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n%b\r\n%b" % (
-        _beginning(replica, endpoint, replica.authorization, replica.server_name), inference_id.encode(), len(body), passed_on, body,
+        beginning, inference_id.encode(), len(body), passed_on, body,
     )  # fmt: skip
 
 

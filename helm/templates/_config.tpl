@@ -29,6 +29,21 @@
 {{- ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
 {{- end -}}
 
+{{- /* Where EndpointSlices are watched, as JSON: each namespace once. */ -}}
+{{- define "gateway.discoveryNamespaces" -}}
+{{- $found := .Values.rbac.namespaces -}}
+{{- if not .Values.existingConfigMap -}}
+{{- range $pool := .Values.config.pools -}}
+{{- with $pool.discovery -}}
+{{- with .kubernetes -}}
+{{- $found = append $found (.namespace | default $.Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $found | uniq | sortAlpha | toJson -}}
+{{- end -}}
+
 {{- define "gateway.port" -}}
 {{- regexFind "[0-9]+$" . -}}
 {{- end -}}

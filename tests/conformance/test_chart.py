@@ -40,11 +40,21 @@ BARE: Values = {
     "topologySpread": [],
     "resources": {"limits": None, "requests": None},
 }
+# Two pools, of which one is found in another namespace; a third is listed.
+FINDS_PODS: Values = with_config(
+    models={name: {"pool": name} for name in ("here", "there", "listed")},
+    pools={
+        "here": {"discovery": {"kubernetes": {"service": "vllm", "port": 8000}}},
+        "there": {"discovery": {"kubernetes": {"namespace": "engines", "selector": "app=vllm", "port": "http"}}},
+        "listed": {"replicas": ["http://vllm:8000"], "discovery": {"dns": {"name": "vllm.engines.svc", "port": 8000}}},
+    },
+)
 VARIANTS: dict[str, Values] = {
     "defaults": {},
     "everything": EVERYTHING,
     "bare": BARE,
     "existing ConfigMap": {"existingConfigMap": "mine"},
+    "replicas found": FINDS_PODS,
 }
 
 
@@ -226,6 +236,28 @@ def test_the_pod_is_hardened_and_probed_on_the_operator_port(tmp_path: Path) -> 
         "readinessProbe": {"path": "/readyz", "port": "admin"},
         "livenessProbe": {"path": "/livez", "port": "admin"},
     }
+
+
+def test_who_finds_pods_may_watch_endpoint_slices_where_they_are_and_nothing_else(tmp_path: Path) -> None:
+    documents = [document for document in yaml.safe_load_all(render(tmp_path, FINDS_PODS)) if document]
+    roles = [one for one in documents if one["kind"] == "Role"]
+    bindings = [one for one in documents if one["kind"] == "RoleBinding"]
+
+    assert [one["metadata"]["namespace"] for one in roles] == ["default", "engines"]
+    assert [one["metadata"]["namespace"] for one in bindings] == ["default", "engines"]
+    for role in roles:
+        assert role["rules"] == [
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+        ]
+    account = next(one for one in documents if one["kind"] == "ServiceAccount")["metadata"]["name"]
+    for binding in bindings:
+        assert binding["roleRef"]["name"] == roles[0]["metadata"]["name"]
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]
+    spec = next(one for one in documents if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is True
+    named = render(tmp_path, {"existingConfigMap": "mine", "rbac": {"namespaces": ["engines"]}})
+    assert named.count("kind: RoleBinding") == 1
+    assert "kind: Role" not in render(tmp_path, {})
 
 
 def test_ports_follow_the_config(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from gateway.config import Config
-from tests.chart import CHART, ROOT, Values, at, config_text, refusal, render, run_helm
+from tests.chart import CHART, ROOT, Values, at, config_text, refusal, render, run_helm, with_config
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 DIGEST = "sha256:" + "0123456789abcdef" * 4
+FINDS_PODS: Values = with_config(pools={"llama": {"discovery": {"kubernetes": {"service": "vllm"}}}})
 # For every value: another one, and what else must be set for it to matter.
 OTHERS: dict[str, tuple[object, Values]] = {
     "nameOverride": ("door", {}),
@@ -46,6 +47,8 @@ OTHERS: dict[str, tuple[object, Values]] = {
     "serviceAccount.create": (False, {}),
     "serviceAccount.name": ("other", {}),
     "serviceAccount.annotations": ({"a": "b"}, {}),
+    "rbac.create": (False, FINDS_PODS),
+    "rbac.namespaces": (["inference"], {}),
     "podDisruptionBudget.enabled": (False, {}),
     "podDisruptionBudget.maxUnavailable": ("10%", {}),
     "networkPolicy.enabled": (False, {}),
@@ -144,6 +147,10 @@ def test_the_schema_names_only_sections_and_keys_that_the_gateway_has() -> None:
         ("config.pools", {"llama": {"replicas": []}}),
         ("config.pools", {"llama": {"replicas": ["http://vllm:8000"], "balance": "fastest"}}),
         ("config.pools", {"llama": {"replicas": ["http://vllm:8000"], "timeouts": {"idle": 60}}}),
+        ("config.pools", {"llama": {}}),
+        ("config.pools", {"llama": {"discovery": {"dns": {"name": "vllm", "port": "8000"}}}}),
+        ("config.pools", {"llama": {"discovery": {"file": {}}}}),
+        ("rbac.namespaces", "inference"),
         ("config.metrics.max_tenants", "200"),
     ],
 )

@@ -207,7 +207,7 @@ async def test_more_than_max_replicas_are_left_out_and_the_log_says_so(
     dns.records[NAME, "A"] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     await refreshed(door, "unchanged")
     assert there(await door.metrics()) == {f"127.0.0.2:{port}", f"127.0.0.3:{port}"}
-    assert "more replicas than max_replicas, 2; 1 are left out" in caplog.text
+    assert "taken: 2, left out: 1" in caplog.text
 
 
 async def test_engines_with_tls_are_found_by_address_and_known_by_name(

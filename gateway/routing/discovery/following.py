@@ -72,7 +72,7 @@ class Following:
         self._failures, self._why = 0, ""
         if left_out and not self._left_out:
             _log.error(
-                "discovery of pool %s found more replicas than max_replicas, %d; %d are left out",
+                "more replicas were found for pool %s than its max_replicas; taken: %d, left out: %d",
                 self._pool.name, len(found), left_out,
             )  # fmt: skip
         self._left_out = left_out
@@ -88,14 +88,14 @@ class Following:
         self._failures += 1
         self._observe(self._pool.name, "failed")
         if why != self._why:
-            held = "nothing has been found yet" if self._known is None else f"the last {len(self._known)} replicas hold"
+            held = "nothing has been found yet" if self._known is None else "what was found last holds"
             _log.warning("discovery of pool %s failed, %s: %s", self._pool.name, held, why)
             self._why = why
 
     def _tell(self, before: Found, now: Found) -> None:
         there, here = {entry.url for entry in before}, {entry.url for entry in now}
         _log.warning(
-            "discovery of pool %s found %d replicas; new: %s; gone: %s",
+            "replicas that were found for pool %s: %d; new: %s; gone: %s",
             self._pool.name, len(here), _shown(here - there), _shown(there - here),
         )  # fmt: skip
 
