@@ -80,6 +80,7 @@ class Pool:
 
     `held_back` are those of them that not every call may go to: their breaker is open, they rest, are drained or warm
     up.
+    `listed` and `found` are the entries of those that its config and its discovery have there; orders change them.
     `leaving` are those that it had before: no call goes to them any more.
     """
 
@@ -103,8 +104,8 @@ class Pool:
         self._changed = changed
         self.discovery: DiscoveryEntry | None = None
         self._departed: set[Replica] = set()
-        self._listed: tuple[ReplicaEntry, ...] = ()
-        self._found: tuple[ReplicaEntry, ...] = ()
+        self.listed: tuple[ReplicaEntry, ...] = ()
+        self.found: tuple[ReplicaEntry, ...] = ()
         self._orders = orders.NONE
         self._take(entry)
         self.list(entry.replicas)
@@ -126,19 +127,19 @@ class Pool:
         if entry.engine != self._entry.engine:
             self.tells_usage = True
         if entry.discovery is None:
-            self._found = ()
+            self.found = ()
         self.retries.configure(entry.retry_budget)
         self._take(entry)
         self.list(entry.replicas)
 
     def list(self, entries: Sequence[ReplicaEntry]) -> None:
         """Have these replicas from now on beside those that are found, but for what operators ordered."""
-        self._listed = tuple(entries)
+        self.listed = tuple(entries)
         self._assemble()
 
     def find(self, entries: Sequence[ReplicaEntry]) -> None:
         """Have these replicas from now on beside those that are listed; where one is both, the list's entry holds."""
-        self._found = tuple(entries)
+        self.found = tuple(entries)
         self._assemble()
 
     def retire(self) -> None:
@@ -171,7 +172,7 @@ class Pool:
         self._departed = {replica for replica in self._departed if replica.in_flight}
         known = {replica.url: replica for replica in (*self._departed, *self.replicas)}
         here: dict[str, Replica] = {}
-        for entry in self._orders.applied_to((*self._found, *self._listed)):
+        for entry in self._orders.applied_to((*self.found, *self.listed)):
             replica = Replica(entry, self._entry)
             if replica.url in known:
                 replica = known[replica.url]

@@ -43,13 +43,13 @@ def cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 def pool_row(pool: Pool) -> dict[str, Any]:
     """Return a pool as it is in this process, with all its replicas."""
-    added = {address(entry.url) for entry in pool.orders.added}
+    sources: dict[str, str] = {}  # where several have it there, what the last of these says of it holds
+    for source, entries in (("discovery", pool.found), ("config", pool.listed), ("order", pool.orders.added)):
+        sources.update(dict.fromkeys((address(entry.url) for entry in entries), source))
     return {
         "name": pool.name,
         "engine": pool.engine,
-        "replicas": [
-            _replica(pool, one) | {"from": "order" if one.url in added else "config"} for one in pool.replicas
-        ],
+        "replicas": [_replica(pool, one) | {"from": sources[one.url]} for one in pool.replicas],
         "leaving": [{"replica": one.name, "url": one.url, "in_flight": one.in_flight} for one in pool.leaving],
     }
 

@@ -20,6 +20,7 @@ GAUGES: dict[str, Rule] = {
     "gateway_build_info": max,
     "gateway_config_loaded_timestamp_seconds": min,  # that of the worker which has held its config for longest
     "gateway_config_reload_failed": max,
+    "gateway_discovery_age_seconds": max,
     "gateway_engine_cache_used": max,  # each asks the same engine
     "gateway_engine_calls": max,
     "gateway_journal_pending": sum,

@@ -75,6 +75,8 @@ async def test_listed_replicas_stay_beside_those_that_are_found(
     swap(path, json.dumps([moving.url, {"url": fixed.url, "weight": 9}]))
     door = await open_door(fixed.url, pools=pools(path))
     assert there(await door.metrics()) == {f"127.0.0.1:{engine.port}" for engine in (fixed, moving)}
+    rows = (await door.get_admin("/admin/pools/main")).json()["replicas"]
+    assert {row["url"]: row["from"] for row in rows} == {moving.url: "discovery", fixed.url: "config"}
     assert {replica.full_weight for _, replica in door.gateway._pools.replicas} == {1.0}
     listed(path)
     await door.until(lambda samples: there(samples) == {f"127.0.0.1:{fixed.port}"})
@@ -124,8 +126,7 @@ async def test_no_call_fails_while_replicas_move_under_load(
     await asyncio.gather(*calls)
     assert len(statuses) > 200
     assert set(statuses) == {200}
-    samples = await door.idle()
-    assert samples.total("gateway_upstream_attempts_total") == len(statuses)  # no call was tried twice
+    assert sum(len(engine.requests) for engine in engines) == len(statuses)  # no call was tried twice
     assert all(len(engine.requests) > 20 for engine in engines)
 
 

@@ -29,8 +29,8 @@ async def api(tmp_path: Path) -> AsyncIterator[KubernetesApi]:
         yield api
 
 
-def pods(engine: ScriptedEngine, *numbers: int, name: str = "a", **conditions: bool) -> dict[str, Any]:
-    endpoints = [endpoint(f"127.0.0.{number}", **conditions) for number in numbers]
+def pods(engine: ScriptedEngine, *numbers: int, name: str = "a", **conditions: bool | None) -> dict[str, Any]:
+    endpoints = [endpoint(f"127.0.0.{number}", uid=f"pod-{number}", **conditions) for number in numbers]
     return endpoint_slice(name, *endpoints, ports=[("metrics", 9), ("http", engine.port)])
 
 

@@ -64,7 +64,8 @@ def _configs(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "models": {"m": {"pool": "main", "aliases": ["tiny"], "timeouts": {"idle": "9s"}}},
         "pools": {
             "main": {
-                "replicas": [{"url": "http://127.0.0.1:2", "weight": 2, "served_name": "x"}],
+                "replicas": [{"url": "http://127.0.0.1:2", "weight": 2, "served_name": "x", "server_name": "y"}],
+                "discovery": {"file": {"path": str(directory / "replicas.yaml")}},
                 "api_key": "two",
                 "engine": "sglang",
                 "balance": "prefix_affinity",
@@ -141,6 +142,14 @@ HELD: dict[str, Held] = {
     "pools.*.replicas[].url": (lambda g: _replica(g).url, lambda c: _main(c).replicas[0].url),
     "pools.*.replicas[].weight": (lambda g: _replica(g).weight, lambda c: _main(c).replicas[0].weight),
     "pools.*.replicas[].served_name": (lambda g: _replica(g).served_name, lambda c: _main(c).replicas[0].served_name),
+    "pools.*.replicas[].server_name": (
+        lambda g: _replica(g).server_name,
+        lambda c: _main(c).replicas[0].server_name or "127.0.0.1",
+    ),
+    "pools.*.discovery.": (
+        lambda g: next((one.entry for one in g._discovery._followed.values()), None),
+        lambda c: _main(c).discovery,
+    ),
     "pools.*.api_key": (
         lambda g: _replica(g).authorization,
         lambda c: f"Bearer {_main(c).api_key.get_secret_value()}",
