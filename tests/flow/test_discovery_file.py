@@ -110,6 +110,16 @@ async def test_a_reload_keeps_what_was_found_until_another_source_says_more(
     assert [replica.url for replica in door.gateway._pools["main"].replicas] == [one.url]
 
 
+async def test_a_key_that_changed_is_sent_from_then_on(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    door = await open_door(scripted_engine.url, pools={"main": {"api_key": "old"}})
+    assert (await door.post(CHAT, ASK)).status == 200
+    entry = {"replicas": [{"url": scripted_engine.url, "server_name": "vllm.test"}], "api_key": "new"}
+    door.gateway._pools.configure({"main": PoolEntry.model_validate(entry)})
+    assert (await door.post(CHAT, ASK)).status == 200
+    assert [request.header("authorization") for request in scripted_engine.requests] == ["Bearer old", "Bearer new"]
+    assert scripted_engine.requests[1].header("host") == f"vllm.test:{scripted_engine.port}"
+
+
 async def test_no_call_fails_while_replicas_move_under_load(
     open_door: OpenDoor, path: Path, scripted_engines: Engines
 ) -> None:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from gateway.config import KubernetesEntry, ReplicaEntry
 from gateway.routing.discovery.kubernetes import KubernetesSource
+from gateway.routing.discovery.source import Away
 from tests.certificates import certified
 from tests.doors import CHAT, Door, OpenDoor, Samples
 from tests.engines import ScriptedEngine
@@ -190,6 +191,26 @@ async def test_what_the_server_forgot_is_listed_anew(api: KubernetesApi, told: T
         await api.say(b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n')
     await told.until("http://10.0.0.1:8000")
     assert sum("watch" not in asked for asked in api.asked) >= 2
+
+
+@pytest.mark.parametrize("what", ["list", "watch"])
+async def test_a_server_that_says_nothing_is_given_up(api: KubernetesApi, what: str) -> None:
+    api.silent = what == "list"
+    entry = KubernetesEntry(service="vllm", api=api.url, service_account=str(api.directory))
+    async with aiohttp.ClientSession() as session, asyncio.timeout(3):
+        source = KubernetesSource(entry, session, random.Random(1), watch_s=0.05, grace_s=0.2)
+        with pytest.raises(Away, match="does not answer"):
+            await source.follow(Told().take)
+    assert len(api.asked) == (1 if what == "list" else 2)
+
+
+async def test_an_account_that_is_not_mounted_is_named(
+    open_door: OpenDoor, api: KubernetesApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread((api.directory / "token").unlink)
+    door = await open_door(pools=found_by(api))
+    assert "token cannot be read: No such file or directory; is a service account's token mounted?" in caplog.text
+    assert (await door.get_admin("/readyz")).status == 503
 
 
 async def test_a_server_that_nobody_vouches_for_is_not_told_the_token(

@@ -31,12 +31,19 @@ class KubernetesSource:
     longest_pause_s = 30.0
 
     def __init__(
-        self, entry: KubernetesEntry, session: aiohttp.ClientSession, chance: random.Random, *, watch_s: float = WATCH_S
+        self,
+        entry: KubernetesEntry,
+        session: aiohttp.ClientSession,
+        chance: random.Random,
+        *,
+        watch_s: float = WATCH_S,
+        grace_s: float = GRACE_S,
     ) -> None:
         self._entry = entry
         self._session = session
         self._chance = chance
         self._watch_s = watch_s
+        self._grace_s = grace_s
         self._account = Account(entry.service_account)
         self._labels = entry.selector or f"kubernetes.io/service-name={entry.service}"
 
@@ -61,7 +68,7 @@ class KubernetesSource:
             raise Away(f"{self._entry.api} cannot be asked: {why}") from error
 
     async def _list(self, slices: Slices) -> None:
-        async with asyncio.timeout(GRACE_S), self._get({}) as response:
+        async with asyncio.timeout(self._grace_s), self._get({}) as response:
             _require_good(response)
             body = bytearray()
             async for piece in response.content.iter_any():
@@ -74,7 +81,7 @@ class KubernetesSource:
         expired = False
         while not expired:
             try:
-                async with asyncio.timeout(self._watch_s + GRACE_S):
+                async with asyncio.timeout(self._watch_s + self._grace_s):
                     await self._watch(slices, take)
             except Expired:
                 expired = True
