@@ -79,6 +79,12 @@ class Running:
         return self._process.pid
 
     @property
+    def workers(self) -> list[int]:
+        """The processes of its workers, where it has several."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
+
+    @property
     def memory(self) -> int:
         """How many bytes of memory it has to itself, as Linux counts them."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()

@@ -63,7 +63,7 @@ async def test_a_call_that_has_no_answer_yet_is_refused_at_the_end(
 async def test_while_clients_move_all_are_answered_and_told_to_leave(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
-    door = await open_door(scripted_engine.url, server={"drain_delay": "60s"})
+    door = await open_door(scripted_engine.url, server={"drain_delay": "5s"})
     async with raw_client(door.port) as kept, raw_client(door.port) as silent:
         assert "Connection" not in (await kept.ask(asking(door))).headers
         stopping = asyncio.create_task(door.gateway.stop())

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine
-from tests.processes import Processes, Running, run
+from tests.processes import Processes, Running, run, until
 from tests.raw_client import RawClient, raw_client
-from tests.store_server import free_port
+from tests.store_server import StoreServer, free_port
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
 
 CLIENTS = 12
@@ -56,6 +59,22 @@ async def stream_once(client: RawClient, request: bytes, seen: Seen) -> bool:
     return answer.headers.get("Connection") != "close"
 
 
+@asynccontextmanager
+async def under_load(port: int, token: str) -> AsyncIterator[None]:
+    """Have clients stream all the while, each on its connection; nothing goes wrong, and all have to move."""
+    body = json.dumps(STREAM).encode()
+    fields = f"Host: a\r\nContent-Type: application/json\r\nAuthorization: Bearer {token}\r\n"
+    request = f"POST {CHAT} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    seen, done = Seen(), asyncio.Event()
+    clients = [asyncio.create_task(stream_on(port, request, seen, done)) for _ in range(CLIENTS)]
+    yield
+    done.set()
+    await asyncio.gather(*clients)
+    assert seen.wrong == []
+    assert seen.moves > CLIENTS
+    assert seen.answers > 10 * CLIENTS
+
+
 async def restarted(processes: Processes, gateway: Running, config: Any) -> Running:
     gateway.send(signal.SIGTERM)
     assert await gateway.ended() == 0
@@ -65,8 +84,7 @@ async def restarted(processes: Processes, gateway: Running, config: Any) -> Runn
 async def test_gateways_on_one_port_are_restarted_in_turn_and_no_client_notices(
     processes: Processes, scripted_engine: ScriptedEngine
 ) -> None:
-    for _ in range(10_000):
-        scripted_engine.answer_with(slowly)
+    scripted_engine.default = slowly
     listen = f"127.0.0.1:{free_port()}"
     configs = [
         processes.config(
@@ -76,22 +94,44 @@ async def test_gateways_on_one_port_are_restarted_in_turn_and_no_client_notices(
         )
         for _ in range(2)
     ]
-    body, port = json.dumps(STREAM).encode(), int(listen.rpartition(":")[2])
-    fields = f"Host: a\r\nContent-Type: application/json\r\nAuthorization: Bearer {processes.token()}\r\n"
-    request = f"POST {CHAT} HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    token = processes.token()
     both = list(await asyncio.gather(*map(processes.serve, configs)))
-    seen, done = Seen(), asyncio.Event()
-    clients = [asyncio.create_task(stream_on(port, request, seen, done)) for _ in range(CLIENTS)]
-    for _ in range(2):
-        for number, config in enumerate(configs):
-            both[number] = await restarted(processes, both[number], config)
-    done.set()
-    await asyncio.gather(*clients)
-    assert seen.wrong == []
-    assert seen.moves > CLIENTS
-    assert seen.answers > 10 * CLIENTS
+    async with under_load(both[0].port, token):
+        for _ in range(2):
+            for number, config in enumerate(configs):
+                both[number] = await restarted(processes, both[number], config)
     for gateway in both:
         assert "Traceback" not in gateway.log
+
+
+async def test_workers_are_replaced_in_turn_and_no_client_notices(
+    processes: Processes, scripted_engine: ScriptedEngine, store_server: StoreServer
+) -> None:
+    scripted_engine.default = slowly
+    config = processes.config(
+        server={"workers": 2, "drain_delay": "400ms"},
+        models={"tiny": {"pool": "main"}},
+        pools={"main": {"replicas": [scripted_engine.url]}},
+        limits={"store": store_server.url, "store_timeout": "5s", "plans": {"standard": []}},
+    )
+    token = processes.token()
+    gateway = await processes.serve(config)
+
+    told: list[int] = []
+
+    async def replaced() -> bool:
+        samples = await gateway.metrics(processes.session)
+        restarts = samples.total("gateway_worker_restarts_total")
+        return samples.total("gateway_workers", state="answering") == 2 and restarts == len(told)
+
+    async with under_load(gateway.port, token):
+        for worker in gateway.workers:
+            os.kill(worker, signal.SIGTERM)
+            told.append(worker)
+            await until(replaced)
+    gateway.send(signal.SIGTERM)
+    assert await gateway.ended() == 0
+    assert "Traceback" not in gateway.log
 
 
 async def test_a_port_is_shared_only_with_gateways_that_are_told_to(

@@ -32,9 +32,7 @@ class Several:
     @property
     def pids(self) -> set[int]:
         """The workers' processes."""
-        own = self.running.pid
-        tasks = Path(f"/proc/{own}/task").iterdir()
-        return {int(child) for task in tasks for child in (task / "children").read_text().split()}
+        return set(self.running.workers)
 
     async def call(self, *, key: str = "key-1") -> Reply:
         async with self.asking(ASK, key=key) as response:
