@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import uvloop
 
-from bench import identity, limiter, report, routing, streams, tokens
+from bench import fairness, identity, limiter, report, routing, streams, tokens
 from bench.processes import CannotOpen, open_files
 from bench.proxies import REFERENCE, Proxy, known
 from bench.rounds import Figures, Rounds
@@ -29,6 +29,7 @@ _PROXIES = {proxy.name: proxy for proxy in known()}
 @click.option("--limiter", "of_limiter", is_flag=True, help="Measure what limits in a shared store cost, by load.")
 @click.option("--identity", "of_identity", is_flag=True, help="Measure tokens, and a provider of keys that hangs.")
 @click.option("--routing", "of_routing", is_flag=True, help="Compare balances by simulated replicas; takes seconds.")
+@click.option("--fairness", "of_fairness", is_flag=True, help="Measure nine tenants beside one that floods their pool.")
 @click.option(
     "--quick", is_flag=True, help="With these but --routing: little of it, to see that it works; not for figures."
 )
@@ -41,16 +42,25 @@ def main(
     of_limiter: bool,
     of_identity: bool,
     of_routing: bool,
+    of_fairness: bool,
     quick: bool,
 ) -> None:
     """Compare CPU, latency and memory of the gateway, all policies on, with plain proxies. Takes a few minutes."""
-    if of_routing:
-        if rounds or only or target or of_streams or of_limiter or of_identity or quick:
-            raise click.UsageError("--routing goes with no other option: it is the same every time")
-        click.echo(routing.table())
+    if of_routing or of_fairness:
+        if (
+            rounds
+            or only
+            or target
+            or of_streams
+            or of_limiter
+            or of_identity
+            or (of_routing and (of_fairness or quick))
+        ):
+            raise click.UsageError("--routing goes with no other option, and --fairness with --quick only")
+        click.echo(routing.table() if of_routing else fairness.table(fairness.QUICK if quick else fairness.FULL))
         return
     if quick and not (of_streams or of_limiter or of_identity):
-        raise click.UsageError("--quick goes with --streams, --limiter and --identity")
+        raise click.UsageError("--quick goes with --streams, --limiter, --identity and --fairness")
     _check_measured(of_streams or only is not None, of_limiter, of_identity)
     _check_system()
     proxies = _chosen(only)

@@ -105,6 +105,7 @@ class Gateway:
         )
         self._pools = Pools(settings.pools, chance, clock)
         self._metrics.watch_replicas(self._replicas)
+        self._metrics.watch_waiting(self._pools.waiting)
         self._forgetting: asyncio.Handle | None = None
         self._pools.follow(self._forget_later)
         ordered = stores.settings(settings.limits.store, ORDERS)

@@ -10,7 +10,8 @@
     ├── InternalError (500)
     ├── UpstreamFailed (502)  UpstreamError  UpstreamTimeout
     ├── DeadlinePassed (502)
-    └── Unavailable (503)     NoReplicaAvailable  Overloaded  NoRoom  Draining  LimitsUnavailable  IdentityUnavailable
+    └── Unavailable (503)     NoReplicaAvailable  Overloaded (QueueFull  WaitedTooLong)  NoRoom  Draining
+                              LimitsUnavailable  IdentityUnavailable
 
 A refusal says what, where (`param`) and what to do. It never holds a token, an address of a replica, or a class name.
 """
@@ -239,9 +240,17 @@ class NoReplicaAvailable(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """Every replica said that it is full."""
+    """Every replica is full, by its own word or because it has as many calls as it may have."""
 
     code = "overloaded"
+
+
+class QueueFull(Overloaded):
+    """Every replica has as many calls as it may have, and as many wait already as may."""
+
+
+class WaitedTooLong(Overloaded):
+    """No replica had room for the call within `queue.max_wait`."""
 
 
 class NoRoom(Unavailable):

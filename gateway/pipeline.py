@@ -47,7 +47,7 @@ from gateway.trail import Trail
 _log = logging.getLogger(__name__)
 
 # What is charged where the engine refuses the call as invalid, or the client gave it too little time: the request, so
-# that nobody hammers engines for free.
+# that nobody hammers engines for free. What no engine was asked for is charged nothing.
 _NO_TOKENS = Usage(prompt=0, completion=0)
 # How long calls that were cut at the drain's deadline may take to write their last event.
 _LAST_WORDS_S = 1.0
@@ -129,6 +129,8 @@ class Pipeline:
             clock=self._clock,
             observer=self._metrics,
             deadline_at=deadline.at if deadline else None,
+            tenant=principal.tenant,
+            priority=permit.applying.priority,
         )
         self._metrics.call_started(model.name)
         with permit:  # gives everything back unless it is settled

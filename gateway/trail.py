@@ -68,7 +68,9 @@ class Trail:
         record.attempts = attempts.made if attempts else 0
         record.started = self.started
         record.duration_s = self._clock.monotonic() - self.began_at
-        record.overhead_s = None if asked_at is None else asked_at - self.began_at - self.body_wait_s
+        waited_unasked_s = attempts.waited_unasked_s if attempts else 0.0
+        record.overhead_s = None if asked_at is None else asked_at - self.began_at - self.body_wait_s - waited_unasked_s
+        record.waited_s = attempts.waited_s if attempts else None
         record.first_byte_s = None if first_byte_at is None else first_byte_at - self.began_at
         record.error_code = self.refusal.code if self.refusal else None
         return record

@@ -33,8 +33,8 @@ class Applying:
     """The limits of one principal and model.
 
     While the store is away calls are `denied`, or this process admits `shares` of the limits that are counted `alone`.
-    `plan` is theirs, `rules` are their names; `shadows`: one of them is a shadow. `plan_unknown`: the token claimed a
-    plan that does not exist.
+    `plan` is theirs, `priority` is that plan's, `rules` are their names; `shadows`: one of them is a shadow.
+    `plan_unknown`: the token claimed a plan that does not exist.
     """
 
     account: Account
@@ -46,6 +46,7 @@ class Applying:
     rules: tuple[str, ...]
     shadows: bool
     plan_unknown: bool
+    priority: config.Priority = "normal"
 
 
 class Rulebook:
@@ -116,6 +117,7 @@ class Rulebook:
             rules=tuple([limit.rule for limit in limits]),
             shadows=any(limit.shadow for limit in limits),
             plan_unknown=unknown,
+            priority=self._limits.priorities.get(plan, "normal"),
         )
 
     def _plan(self, tenant: str, key: str, claim: str | None) -> tuple[str, bool]:

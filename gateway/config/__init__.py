@@ -21,13 +21,14 @@ from gateway.config.limits import (
     Events,
     KeyEntry,
     Limits,
+    Priority,
     Rule,
     RuleOverride,
     TenantEntry,
     Weights,
 )
 from gateway.config.models import ModelEntry
-from gateway.config.pools import BreakerEntry, Health, LoadEntry, PoolEntry, ReplicaEntry, RetryBudget
+from gateway.config.pools import BreakerEntry, Health, LoadEntry, PoolEntry, QueueEntry, ReplicaEntry, RetryBudget
 from gateway.config.requests import BLOCKED_FIELDS, Requests
 from gateway.config.root import Config
 from gateway.config.server import Listen, Server
@@ -64,6 +65,8 @@ __all__ = [
     "Logging",
     "ModelEntry",
     "PoolEntry",
+    "Priority",
+    "QueueEntry",
     "Remote",
     "ReplicaEntry",
     "Requests",

@@ -18,6 +18,7 @@ from gateway.config import store_url, units
 from gateway.config.section import Count, Duration, Name, Positive, Section
 
 Per = Literal["key", "tenant", "model", "pool"]
+Priority = Literal["high", "normal", "low"]
 OnStoreFailure = Literal["local", "allow", "deny"]
 MIN_WINDOW_S = 0.1
 MAX_WINDOW_S = 366 * 86400.0
@@ -162,6 +163,7 @@ class Limits(Section):
     events: Events | None = None
     default_plan: Name | None = None
     plans: Annotated[dict[Name, tuple[Rule, ...]], Field(min_length=1)] = {"standard": STANDARD_PLAN}
+    priorities: dict[Name, Priority] = {}
     tenants: dict[Name, TenantEntry] = {}
 
     _workers: int = PrivateAttr(default=1)
@@ -223,6 +225,9 @@ class Limits(Section):
             names = [rule.name for rule in rules]
             if len(set(names)) != len(names):
                 raise ValueError(f"plans.{plan}: two rules have the same name")
+        for plan in self.priorities:
+            if plan not in self.plans:
+                raise ValueError(f"priorities: there is no plan {plan!r}; plans: {', '.join(self.plans)}")
         known = {rule.name: rule for rules in self.plans.values() for rule in rules}
         for tenant, entry in self.tenants.items():
             places = [(f"tenants.{tenant}", entry.plan, entry.override)]

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from gateway.config.discovery import DiscoveryEntry, HostName
-from gateway.config.section import Duration, Name, Positive, Section
+from gateway.config.section import Count, Duration, Name, Positive, Section
 from gateway.config.timeouts import Timeouts
 
 
@@ -33,6 +33,7 @@ def _url(text: str) -> str:
 
 
 Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"), AfterValidator(_url)]
+InFlight = Annotated[Positive, Field(le=1_000_000)]
 BalanceName = Literal["least_requests", "least_load", "round_robin", "prefix_affinity"]
 EngineName = Literal["vllm", "sglang", "tgi", "llamacpp", "openai"]
 
@@ -47,6 +48,7 @@ class ReplicaEntry(Section):
     weight: Annotated[float, Field(gt=0, le=1000)] = 1.0
     served_name: Name | None = None
     server_name: HostName | None = None
+    max_in_flight: InFlight | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -85,6 +87,13 @@ class RetryBudget(Section):
     per_second: Annotated[float, Field(ge=0, le=10_000)] = 10.0
 
 
+class QueueEntry(Section):
+    """Where calls wait while every replica has as many as it may have: how many, and for how long."""
+
+    max_waiting: Annotated[Count, Field(le=1_000_000)] = 1000
+    max_wait: Annotated[Duration, Field(gt=0, le=600)] = 5.0
+
+
 class PoolEntry(Section):
     """Replicas that serve the same model."""
 
@@ -95,6 +104,8 @@ class PoolEntry(Section):
     balance: BalanceName = "least_requests"
     load: LoadEntry | None = None
     slow_start: Annotated[Duration, Field(ge=0, le=3600)] = 10.0
+    max_in_flight: InFlight | None = None
+    queue: QueueEntry | None = None
     attempts: Annotated[Positive, Field(le=10)] = 3
     timeouts: Timeouts = Timeouts()
     keep_alive_comments: Annotated[Duration, Field(ge=0.1)] | None = None

@@ -5,6 +5,7 @@ tried again. How each attempt ended is told to its replica's breaker.
 """
 
 import asyncio
+import math
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +15,8 @@ from gateway.client.answer import Answer, Fields
 from gateway.client.deadline import TOO_LATE
 from gateway.client.request import Request
 from gateway.clock import Clock
-from gateway.errors import BadRequest, DeadlinePassed, Draining, Unavailable
+from gateway.config import Priority
+from gateway.errors import BadRequest, DeadlinePassed, Draining, NoReplicaAvailable, Overloaded, Unavailable
 from gateway.relay.exchange import Exchange
 from gateway.relay.failure import Failure, is_fault, refusal_of
 from gateway.relay.keep_alive import KeepAlive
@@ -27,6 +29,9 @@ from gateway.relay.whole import Whole
 from gateway.routing.catalog import Model
 from gateway.routing.pool import Loan, Pool
 from gateway.routing.replica import Replica
+from gateway.routing.turn import Observer as TurnObserver
+from gateway.routing.turn import Turn
+from gateway.routing.waiting_room import WaitingRoom
 
 # How engines name what they refuse; its members may follow.
 _USAGE_OPTIONS = "stream_options"
@@ -34,7 +39,7 @@ _USAGE_OPTIONS = "stream_options"
 _AT_ONCE = frozenset({"connect", "found_down"})
 
 
-class Observer(Protocol):
+class Observer(TurnObserver, Protocol):
     """Who is told of attempts and streams, for metrics."""
 
     def attempt(self, pool: str, replica: str, *, result: str) -> None:
@@ -63,10 +68,14 @@ class Attempts:
         "_keep_alive",
         "_model",
         "_observer",
+        "_priority",
+        "_tenant",
+        "_turn",
         "_upstream",
         "asked_at",
         "first_byte_at",
         "tried",
+        "waited_unasked_s",
     )
 
     def __init__(
@@ -78,10 +87,16 @@ class Attempts:
         clock: Clock,
         observer: Observer,
         deadline_at: float | None = None,
+        tenant: str = "",
+        priority: Priority = "normal",
     ) -> None:
         self.tried: list[Replica] = []  # of the pool that is asked now
         self.asked_at: float | None = None
         self.first_byte_at: float | None = None
+        self.waited_unasked_s = 0.0
+        self._tenant = tenant
+        self._priority: Priority = priority
+        self._turn: Turn | None = None  # where it had to ask for one
         self._upstream = upstream
         self._call = call
         self._model = model
@@ -108,8 +123,9 @@ class Attempts:
         fields += self._model.told
         failures: list[Failure] = []
         asks = True
-        self._model.pool.retries.calls += 1
-        while loan := self._lend(failures):
+        pool = self._model.pool
+        pool.retries.calls += 1
+        while loan := self._lend(failures) if pool.room is None else await self._lend_in_turn(pool.room, failures):
             with loan as replica:
                 self.tried.append(replica)
                 asked = self._asking(replica) if asks else None
@@ -128,7 +144,7 @@ class Attempts:
                 ) as exchange:
                     self._exchange = exchange
                     if self.asked_at is None:
-                        self.asked_at = self._clock.monotonic()
+                        self.asked_at, self.waited_unasked_s = self._clock.monotonic(), self.waited_s or 0.0
                     # Not kept in a name: a stream may last for minutes, and a message with pictures has megabytes.
                     verdict = await exchange.begin(self._message(replica, asked, request, inference_id=inference_id))
                     self._observe(replica, verdict)
@@ -183,6 +199,13 @@ class Attempts:
         self._cut = True
         if self._exchange is not None and not self._exchange.over:
             self._exchange.cut("draining")
+        if self._turn is not None:
+            self._turn.end(_draining())
+
+    @property
+    def waited_s(self) -> float | None:
+        """How long it waited for a replica to have room; None where it never had to."""
+        return None if self._turn is None else self._turn.waited_s
 
     @property
     def only_comments(self) -> bool:
@@ -205,10 +228,8 @@ class Attempts:
 
     def _unseen(self, exchange: Exchange) -> int:
         """Estimate what there is of an answer that is not here: by its replica's pace, what was reserved at most."""
-        call = self._call
-        most = self._model.entry.default_output_tokens if call.output_tokens is None else call.output_tokens
-        choices = call.generations
-        return min(most * choices, exchange.replica.pace.tokens_in(exchange.asked_s, choices=choices))
+        choices = self._call.generations
+        return min(self._most_output, exchange.replica.pace.tokens_in(exchange.asked_s, choices=choices))
 
     def _comment(self, answer: Answer, fields: Fields, *, every_s: float) -> None:
         """See that the client gets comments from now on, if that was not seen to before."""
@@ -233,13 +254,44 @@ class Attempts:
             await asyncio.sleep(pause_s)
         return True
 
-    def _lend(self, failures: list[Failure]) -> Loan | None:
-        pool = self._model.pool
+    @property
+    def _most_output(self) -> int:
+        """What was reserved for the answer: what the client declared, or what the model's entry says."""
+        declared, choices = self._call.output_tokens, self._call.generations
+        return (self._model.entry.default_output_tokens if declared is None else declared) * choices
+
+    def _may_begin(self, failures: list[Failure]) -> bool:
+        """Return whether the pool allows one attempt more, where nothing else speaks against it."""
         if self._cut:
-            raise Draining("This gateway is restarting; send the call again.")
+            raise _draining()
         if self._deadline_at is not None and self._too_late(self._deadline_at, failures):
             raise DeadlinePassed(TOO_LATE)
-        if len(self.tried) >= pool.attempts:
+        return len(self.tried) < self._model.pool.attempts
+
+    async def _lend_in_turn(self, room: WaitingRoom, failures: list[Failure]) -> Loan | None:
+        """Do what `_lend` does, at a pool where calls may have to wait."""
+        if not self._may_begin(failures):
+            return None
+        if self._turn is None:
+            tokens = self._call.input_tokens + self._most_output
+            self._turn = Turn(self._tenant, self._priority, tokens=tokens, observer=self._observer)
+        left_s = math.inf if self._deadline_at is None else self._deadline_at - self._clock.monotonic()
+        try:
+            loan = await self._turn.lend(
+                self._model.pool, room, tried=self.tried, prefixes=self._call.prefixes, left_s=left_s
+            )
+        except (NoReplicaAvailable, Overloaded):
+            if failures:
+                return None
+            raise
+        if self._cut:  # in the moment in which it was lent
+            loan.give_back()
+            raise _draining()
+        return loan
+
+    def _lend(self, failures: list[Failure]) -> Loan | None:
+        pool = self._model.pool
+        if not self._may_begin(failures):
             return None
         try:
             return pool.lend(tried=self.tried, prefixes=self._call.prefixes)
@@ -282,6 +334,10 @@ class Attempts:
     def _observe(self, replica: Replica, verdict: Failure | BadRequest | None) -> None:
         result = verdict.reason if isinstance(verdict, Failure) else "answered" if verdict is None else "refused"
         self._observer.attempt(self._model.pool.name, replica.name, result=result)
+
+
+def _draining() -> Draining:
+    return Draining("This gateway is restarting; send the call again.")
 
 
 def _has_another(model: Model, tried: list[Replica], earlier: int | None) -> bool:

@@ -40,6 +40,11 @@ class Breaker:
         """Whether it opened, and no answer has begun since then that closed it."""
         return self._open_until is not None
 
+    @property
+    def opens_to_one_at(self) -> float | None:
+        """When one call may go, of a breaker that is open."""
+        return self._open_until
+
     def lets(self, now: float) -> bool:
         """Whether a call may go to the replica now."""
         return self._open_until is None or (now >= self._open_until and not self._deciding)

@@ -43,6 +43,7 @@ class Prober:
                 replica.fingerprint = None  # it may come back as another build
                 if up:
                     pool.warm_up(replica)
+                pool.look()
                 _log.warning("replica %s of pool %s is %s", replica.name, pool.name, "up" if up else "down")
             # Jitter keeps the probes of many gateways from falling together.
             await asyncio.sleep(pool.health.interval * self._chance.uniform(0.8, 1.2))

@@ -1,18 +1,20 @@
 """Replicas that serve the same model, and the choice among them."""
 
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Sequence
 
 from gateway.calls.prefix import Prefixes
 from gateway.clock import Clock
-from gateway.config import DiscoveryEntry, LoadEntry, PoolEntry, ReplicaEntry
-from gateway.errors import RETRY_AFTER_MAX_S, NoReplicaAvailable, Overloaded, Unavailable
+from gateway.config import DiscoveryEntry, LoadEntry, PoolEntry, QueueEntry, ReplicaEntry
+from gateway.errors import RETRY_AFTER_MAX_S, RETRY_AFTER_MIN_S, NoReplicaAvailable, Overloaded, Unavailable
 from gateway.routing import orders
 from gateway.routing.balance import balance_of
 from gateway.routing.orders import Orders
 from gateway.routing.replica import Replica
 from gateway.routing.retries import Retries
+from gateway.routing.waiting_room import AT_CAPACITY, WaitingRoom
 
 _log = logging.getLogger(__name__)
 
@@ -21,26 +23,45 @@ COLD = 0.1
 
 
 class Loan:
-    """A replica that counts as in flight inside the block, and is told there what its call says of it."""
+    """A replica that counts as in flight inside the block, and is told there what its call says of it.
 
-    __slots__ = ("_decides", "_on_trial", "_pool", "_replica")
+    One that is `taken` counts before: whoever waited for it has it as soon as it is given.
+    """
+
+    __slots__ = ("_decides", "_on_trial", "_pool", "_replica", "_taken_at", "_tenant")
 
     def __init__(self, pool: "Pool", replica: Replica) -> None:
         self._pool = pool
         self._replica = replica
         self._decides = self._on_trial = False
+        self._taken_at: float | None = None
+        self._tenant: str | None = None
+
+    def take(self, tenant: str) -> None:
+        """Count from now on, as a call of `tenant`. The block must follow, or `give_back`."""
+        self.__enter__()
+        self._tenant = tenant
+        self._taken_at = self._pool.now()
+
+    def give_back(self) -> None:
+        """Count no longer; for who took it and does not come to the block."""
+        self.__exit__()
 
     def __enter__(self) -> Replica:
         replica = self._replica
-        replica.in_flight += 1
-        if self._pool.held_back:
-            self._decides = replica.breaker.lend()
+        if self._taken_at is None:
+            replica.in_flight += 1
+            if self._pool.held_back:
+                self._decides = replica.breaker.lend()
         return replica
 
     def __exit__(self, *_: object) -> None:
         self._replica.in_flight -= 1
         if self._decides:
             self._replica.breaker.give_back()
+        if self._pool.room is not None:
+            now = self._pool.now()
+            self._pool.room.freed(self._tenant, held_s=now - (self._taken_at or now))
 
     def began(self) -> None:
         """An answer has begun."""
@@ -79,9 +100,9 @@ class Pool:
     """A named set of replicas behind one or more models. `changed` is called when it may have become another one.
 
     `held_back` are those of them that not every call may go to: their breaker is open, they rest, are drained or warm
-    up.
-    `listed` and `found` are the entries of those that its config and its discovery have there; orders change them.
-    `leaving` are those that it had before: no call goes to them any more.
+    up. `listed` and `found` are the entries of those that its config and its discovery have there; orders change them.
+    `leaving` are those that it had before: no call goes to them any more. `room` is where calls wait for those that are
+    full; None where none can be.
     """
 
     def __init__(
@@ -100,6 +121,7 @@ class Pool:
         self.balance = balance_of(entry.balance, chance)
         self.replicas: tuple[Replica, ...] = ()
         self.held_back: set[Replica] = set()
+        self.room: WaitingRoom | None = None
         self._chance = chance
         self._changed = changed
         self.discovery: DiscoveryEntry | None = None
@@ -195,6 +217,20 @@ class Pool:
             if replica.warming_since is not None:
                 self._warm(replica, self.now())
         self._changed(self)
+        self._furnish()
+
+    def _furnish(self) -> None:
+        """Have a waiting room where a call may have to wait."""
+        entry = self._entry.queue
+        if entry is None and any(replica.most < math.inf for replica in self.replicas):
+            entry = QueueEntry()
+        if self.room is None:
+            self.room = WaitingRoom(self, entry) if entry else None
+            return
+        self.room.configure(entry or QueueEntry())
+        self.room.look()
+        if entry is None and not self.room:
+            self.room = None
 
     def lend(self, *, tried: Collection[Replica] = (), prefixes: Prefixes = ()) -> Loan:
         """Lend the best replica that calls may go to and that is not in `tried`.
@@ -203,15 +239,46 @@ class Pool:
 
         Raises:
             NoReplicaAvailable: none is up.
-            Overloaded: those that are up said that they are full.
+            Overloaded: those that are up are full, or said that they are.
         """
+        eligible = self.eligible(tried)
+        if not eligible:
+            raise self.refusal()
+        return Loan(self, self.balance.choose(eligible, prefixes))
+
+    def eligible(self, tried: Collection[Replica]) -> Sequence[Replica]:
+        """Return the replicas that a call may go to now, having tried those."""
         replicas = self._open_to_calls() if self.held_back else self.replicas
         eligible = [replica for replica in replicas if replica.up]
+        if self.room is not None:
+            eligible = [replica for replica in eligible if replica.in_flight < replica.most]
         if tried:
             eligible = [replica for replica in eligible if replica not in tried]
-        if not eligible:
-            raise self._refusal()
+        return eligible
+
+    def loan(self, eligible: Sequence[Replica], prefixes: Prefixes) -> Loan:
+        """Lend the best of these, which are eligible."""
         return Loan(self, self.balance.choose(eligible, prefixes))
+
+    def could_lend(self, tried: Collection[Replica]) -> bool:
+        """Whether it is worth waiting for a replica that is not in `tried`: one is up, whatever holds it back now."""
+        return any(replica.up and not replica.drained and replica not in tried for replica in self.replicas)
+
+    def lends_more_at(self, since: float) -> float:
+        """Return the first moment after `since` at which, by the time alone, more may be lent; or infinity."""
+        moments = [
+            moment
+            for replica in self.held_back
+            if replica.up and not replica.drained
+            for moment in (replica.rests_until, replica.breaker.opens_to_one_at or 0.0)
+            if moment > since
+        ]
+        return min(moments, default=math.inf)
+
+    def look(self) -> None:
+        """Lend what can be lent to those that wait, as something has changed."""
+        if self.room is not None:
+            self.room.look()
 
     def has_another(self, *, tried: Collection[Replica]) -> bool:
         """Whether there is a replica that calls may go to and that is not in `tried`."""
@@ -226,6 +293,7 @@ class Pool:
         """Take note that it has closed again."""
         _log.warning("breaker of replica %s of pool %s is closed", replica.name, self.name)
         self.warm_up(replica)
+        self.look()
 
     def warm_up(self, replica: Replica) -> None:
         """Give a replica that has come back little at first, and more until `slow_start` has passed.
@@ -270,13 +338,11 @@ class Pool:
         if share >= 1:
             replica.warming_since = None
 
-    def _refusal(self) -> Unavailable:
+    def refusal(self) -> Unavailable:
+        """Return why nothing is lent now."""
         now = self.now()
         here = [replica for replica in self.replicas if replica.up and not replica.drained]
         rests = [replica.rests_until - now for replica in here if replica.rests_until > now]
-        if rests:
-            return Overloaded(
-                "Every server of this model is at capacity; retry after the time in Retry-After.",
-                retry_after_s=min(rests),
-            )
+        if rests or any(replica.in_flight >= replica.most for replica in here):
+            return Overloaded(AT_CAPACITY, retry_after_s=min(rests, default=RETRY_AFTER_MIN_S))
         return NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)

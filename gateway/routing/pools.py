@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 
 from gateway.clock import Clock
-from gateway.config import PoolEntry
+from gateway.config import PoolEntry, Priority
 from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 
@@ -52,6 +52,13 @@ class Pools(Mapping[str, Pool]):
         for pool in [*self._pools.values()]:
             for replica in (*pool.replicas, *pool.leaving):
                 yield pool, replica
+
+    def waiting(self) -> Iterator[tuple[tuple[str, Priority], int]]:
+        """Yield each pool's name and each class, where calls may wait, with how many do; from any thread."""
+        for pool in [*self._pools.values()]:
+            room = pool.room
+            for priority, calls in room.waiting.items() if room is not None else ():
+                yield (pool.name, priority), calls
 
     @property
     def any_up(self) -> bool:

@@ -1,6 +1,7 @@
 """One engine server, and how it is doing."""
 
 import json
+import math
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
@@ -21,12 +22,13 @@ class Replica:
     want no more calls to go to it. `gone`: it belongs to its pool no longer, but for the calls that it still has.
     `earned` is its balance's. `load` is what the engine told of itself, if it was asked; `others` is how many calls it
     has besides those in flight from here, as far as that tells. `weight` is less than `full_weight` while it warms up.
+    `most` is how many calls it may have in flight, infinity where nothing says so.
     `name` is its host and port (and path, if its URL has one), as metrics and logs show it; no client ever sees it.
     """
 
     __slots__ = (
         "_build", "authorization", "base_path", "breaker", "drained", "earned", "fingerprint", "full_weight", "gone",
-        "host", "in_flight", "load", "name", "others", "pace", "port", "rests_until", "seed", "served_name",
+        "host", "in_flight", "load", "most", "name", "others", "pace", "port", "rests_until", "seed", "served_name",
         "server_name", "tls", "up", "url", "warming_since", "weight",
     )  # fmt: skip
 
@@ -60,6 +62,8 @@ class Replica:
         self.server_name = entry.server_name or self.host  # what it shows in TLS, and is called in Host
         self.full_weight = entry.weight
         self.weight = entry.weight
+        most = entry.max_in_flight or pool.max_in_flight
+        self.most: float = math.inf if most is None else most
         self.breaker.configure(pool.breaker)
 
     def told(self, load: EngineLoad | None) -> None:

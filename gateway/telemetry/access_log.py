@@ -14,7 +14,7 @@ _READY = 2000
 # Most lines: JSON, of a call that an engine answered. One template takes two thirds of what tokens and their line take.
 _ANSWERED = (
     '{"time":"%s.%03dZ","inference_id":%s%s,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d,'
-    '"reasoning_tokens":%d%s,"duration_ms":%.3f,"overhead_ms":%.3f,"first_byte_ms":%.3f,"error_code":null}\n'
+    '"reasoning_tokens":%d%s,"duration_ms":%.3f,"overhead_ms":%.3f,"waited_ms":null,"first_byte_ms":%.3f,"error_code":null}\n'
 )
 
 
@@ -23,7 +23,7 @@ class AccessLog:
 
     def __init__(self, logging: config.Logging, write: Callable[[str], object]) -> None:
         tokens = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
-        times = ("duration_ms", "overhead_ms", "first_byte_ms")
+        times = ("duration_ms", "overhead_ms", "waited_ms", "first_byte_ms")
         self._is_text = logging.format == "text"
         self._line = formatter(logging, "time", "inference_id", FRAGMENT, *tokens, FRAGMENT, *times, "error_code")
         self._called = _ready(logging, "endpoint", "model", "tenant", "key", "status", "outcome", "stream")
@@ -36,7 +36,8 @@ class AccessLog:
         called = self._called(call.endpoint, call.model, call.tenant, call.key, call.status, call.ending, call.stream)
         source = usage.source if usage else None
         answered = self._answered(source, call.replica, call.pool, call.attempts, call.broken_by, call.fallback_for)
-        if usage is None or overhead_s is None or first_byte_s is None or call.error_code is not None or self._is_text:
+        eventful = call.error_code is not None or call.waited_s is not None
+        if usage is None or overhead_s is None or first_byte_s is None or eventful or self._is_text:
             self._write(self._any_line(call, called, answered))
             return
         second, millisecond = utc(call.started + call.duration_s)
@@ -70,6 +71,7 @@ class AccessLog:
                 answered,
                 _milliseconds(call.duration_s),
                 _milliseconds(call.overhead_s),
+                _milliseconds(call.waited_s),
                 _milliseconds(call.first_byte_s),
                 quoted(call.error_code),
             )

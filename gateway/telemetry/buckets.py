@@ -12,6 +12,9 @@ OUTPUT_TOKEN_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1
 # A call with remembered token and limits in memory takes about 100 µs; more than 100 ms is a store that is down.
 OVERHEAD_S = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
+# From a slot that was about to be free to the largest `queue.max_wait`; the default is 5 s.
+WAITING_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 600)
+
 # A store next door answers in 0.2 ms; the default `store_timeout` is 100 ms and the largest 10 s.
 STORE_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 10)
 

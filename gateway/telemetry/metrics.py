@@ -100,7 +100,7 @@ class Metrics:
         )
         self._show_histogram(
             "gateway_overhead_seconds",
-            "Our own time before the engine is asked: identity, parsing, limits, choice of a replica.",
+            "Our own time before the engine is asked: identity, parsing, limits, choice of a replica, without waits.",
             ("endpoint",),
             overheads,
         )
@@ -169,6 +169,17 @@ class Metrics:
             "gateway_discovery_refreshes_total",
             "What a pool's source of replicas said, at each word of it, or that it could not.",
             ("pool", "result"),
+        )
+        self._waiting = self._histogram(
+            "gateway_waiting_seconds",
+            "How long calls waited for a replica of their pool to have room, however that ended.",
+            ("pool", "priority"),
+            buckets.WAITING_S,
+        )
+        self._waiting_refused = self._counter(
+            "gateway_waiting_refused_total",
+            "Calls that had to wait for a replica and were refused, by why.",
+            ("pool", "reason"),
         )
         self._auth_failures = self._counter(
             "gateway_auth_failures_total", "Calls whose token was missing or not accepted.", ("reason",)
@@ -260,6 +271,20 @@ class Metrics:
     def fallback(self, model: str, fallback: str, *, result: str) -> None:
         """Count that a call of `model` was turned to a fallback, both configured names; `result` is a word of ours."""
         self._fallbacks[model, fallback, result] += 1
+
+    def waited(self, pool: str, priority: str, seconds: float) -> None:
+        """Observe how long a call waited for a replica to have room."""
+        self._waiting[pool, priority].observe(seconds)
+
+    def waiting_refused(self, pool: str, reason: str) -> None:
+        """Count a call that had to wait and got no replica; `reason` is a word of ours."""
+        self._waiting_refused[pool, reason] += 1
+
+    def watch_waiting(self, read: Callable[[], Iterable[tuple[Labels, int]]]) -> None:
+        """Show, at each scrape, how many calls `read` then says wait, by pool and class; `read` runs in a thread."""
+        meaning = "Calls that wait for a replica of their pool to have room, by the class of their plan."
+        empty = partial(GaugeMetricFamily, "gateway_waiting_calls", meaning, labels=("pool", "priority"))
+        self.registry.register(Scraped(empty, lambda family: add(family, read())))
 
     def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""

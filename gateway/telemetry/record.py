@@ -19,8 +19,9 @@ class CallRecord:
     where another answered. `tenant` and `key` are None when nobody was authenticated. `status` is as sent, 499 where
     the client left before. `usage_missing` is one of a few words of ours that say why an answer ended without the
     engine's usage; `broken_by` says what ended it early. `replica` is `host:port`, never a URL with its secrets.
-    `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked. `first_byte_s` is
-    the time from the start of the call to the answer's first byte.
+    `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked, `waited_s` the
+    time that the call waited for a replica to have room, if it had to. `first_byte_s` is the time from the start of the
+    call to the answer's first byte.
     """
 
     inference_id: str
@@ -41,5 +42,6 @@ class CallRecord:
     started: float
     duration_s: float
     overhead_s: float | None
+    waited_s: float | None
     first_byte_s: float | None
     error_code: str | None

@@ -1,6 +1,7 @@
 """Every key of the config is taken on by what goes by it when it is read again, or has the whole file refused."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def _configs(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "limits": {
             "plans": {"standard": [{"name": "calls", "requests": 20, "window": "1m"}], "large": []},
             "default_plan": "large",
+            "priorities": {"large": "high"},
             "on_store_failure": "deny",
             "expected_processes": 3,
             "tenants": {"t": {"plan": "standard"}},
@@ -64,13 +66,23 @@ def _configs(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         "models": {"m": {"pool": "main", "aliases": ["tiny"], "timeouts": {"idle": "9s"}}},
         "pools": {
             "main": {
-                "replicas": [{"url": "http://127.0.0.1:2", "weight": 2, "served_name": "x", "server_name": "y"}],
+                "replicas": [
+                    {
+                        "url": "http://127.0.0.1:2",
+                        "weight": 2,
+                        "max_in_flight": 7,
+                        "served_name": "x",
+                        "server_name": "y",
+                    }
+                ],
                 "discovery": {"file": {"path": str(directory / "replicas.yaml")}},
                 "api_key": "two",
                 "engine": "sglang",
                 "balance": "prefix_affinity",
                 "load": {"path": "/load", "interval": "3s"},
                 "slow_start": "4s",
+                "max_in_flight": 6,
+                "queue": {"max_waiting": 5, "max_wait": "2s"},
                 "attempts": 7,
                 "timeouts": {"connect": "7s", "first_byte": "8s", "idle": "10s", "answer": "11s", "total": "12s"},
                 "keep_alive_comments": "13s",
@@ -129,6 +141,7 @@ HELD: dict[str, Held] = {
     "auth.api_keys.": (lambda g: set(g._authenticator._trust._api_keys._known), _digests),
     "auth.api_keys_file": (lambda g: set(g._authenticator._trust._api_keys._known), _digests),
     "auth.tenants.": (lambda g: g._authenticator._trust._permissions._tenants, lambda c: c.auth.tenants),
+    "limits.priorities.": (lambda g: _limits(g).priorities, lambda c: c.limits.priorities),
     "limits.default_plan": (lambda g: _limits(g).default_plan, lambda c: c.limits.default_plan),
     "limits.on_store_failure": (lambda g: _limits(g).on_store_failure, lambda c: c.limits.on_store_failure),
     "limits.expected_processes": (lambda g: _limits(g).expected_processes, lambda c: c.limits.expected_processes),
@@ -157,6 +170,12 @@ HELD: dict[str, Held] = {
     "pools.*.engine": (lambda g: g._pools["main"].engine, lambda c: _main(c).engine),
     "pools.*.balance": (lambda g: g._pools["main"].by_prefix, lambda c: _main(c).balance == "prefix_affinity"),
     "pools.*.load.": (lambda g: g._pools["main"].load, lambda c: _main(c).load),
+    "pools.*.max_in_flight": (lambda g: g._pools["main"]._entry.max_in_flight, lambda c: _main(c).max_in_flight),
+    "pools.*.replicas[].max_in_flight": (
+        lambda g: _replica(g).most,
+        lambda c: _main(c).replicas[0].max_in_flight or math.inf,
+    ),
+    "pools.*.queue.": (lambda g: getattr(g._pools["main"].room, "_entry", None), lambda c: _main(c).queue),
     "pools.*.slow_start": (lambda g: g._pools["main"].slow_start, lambda c: _main(c).slow_start),
     "pools.*.attempts": (lambda g: g._pools["main"].attempts, lambda c: _main(c).attempts),
     "pools.*.timeouts.": (lambda g: g._pools["main"].timeouts, lambda c: _main(c).timeouts),

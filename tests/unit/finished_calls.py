@@ -26,6 +26,7 @@ _STREAM: dict[str, Any] = {
     "started": 1_796_000_000.0,
     "duration_s": 1.5,
     "overhead_s": 0.0002,
+    "waited_s": None,
     "first_byte_s": 0.5,
     "error_code": None,
 }

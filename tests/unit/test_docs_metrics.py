@@ -49,6 +49,9 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.retry_refused("llama-8b")
     metrics.fallback(MODEL, "llama-70b", result="answered")
     metrics.settings_failed("overrides")
+    metrics.waited("llama-8b", "high", 0.1)
+    metrics.waiting_refused("llama-8b", "full")
+    metrics.watch_waiting(lambda: [(("llama-8b", "high"), 1)])
     metrics.watch_settings(lambda: [SettingsState("overrides", in_force=1, left_out=0, age_s=0.5)])
     metrics.watch_replicas(
         lambda: [ReplicaState("llama-8b", "a:1", True, 0, breaker_open=False, running=3, waiting=1, cache_used=0.5)]
@@ -95,6 +98,7 @@ def test_the_documented_buckets_are_the_histograms_own() -> None:
         "gateway_first_byte_seconds": buckets.FIRST_BYTE_S,
         "gateway_output_token_seconds": buckets.OUTPUT_TOKEN_S,
         "gateway_overhead_seconds": buckets.OVERHEAD_S,
+        "gateway_waiting_seconds": buckets.WAITING_S,
         "gateway_store_seconds": buckets.STORE_S,
         "gateway_identity_seconds": buckets.IDENTITY_S,
         "gateway_event_loop_lag_seconds": buckets.LOOP_LAG_S,

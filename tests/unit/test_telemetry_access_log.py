@@ -38,6 +38,7 @@ def test_a_call_is_one_json_line_with_everything_known_of_it() -> None:
             "fallback_for": None,
             "duration_ms": 1500.0,
             "overhead_ms": 0.2,
+            "waited_ms": None,
             "first_byte_ms": 500.0,
             "error_code": None,
         }
@@ -56,9 +57,15 @@ def test_lines_with_and_without_nulls_have_the_same_fields_in_the_same_order() -
         + called
         + ',"prompt_tokens":100,"completion_tokens":11,"cached_tokens":40,"reasoning_tokens":5,"usage_source":"engine",'
         '"replica":"10.0.0.11:8000","pool":"llama-8b","attempts":1,"broken_by":null,"fallback_for":null,'
-        '"duration_ms":1062.500,"overhead_ms":0.200,"first_byte_ms":500.000,"error_code":null}\n'
+        '"duration_ms":1062.500,"overhead_ms":0.200,"waited_ms":null,"first_byte_ms":500.000,"error_code":null}\n'
     ]
-    for change in ({"usage": None}, {"overhead_s": None}, {"first_byte_s": None}, {"error_code": "overloaded"}):
+    for change in (
+        {"usage": None},
+        {"overhead_s": None},
+        {"first_byte_s": None},
+        {"error_code": "overloaded"},
+        {"waited_s": 2.5},
+    ):
         log.record(finished(started=1_796_000_000.0, duration_s=1.0625, **change))
     first, *others = (json.loads(line, object_pairs_hook=list) for line in lines)
     for line in others:
