@@ -261,10 +261,12 @@ class Gateway:
         server = self._settings.server
         self._leaving = True
         self._clients.leave()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(server.drain_delay):
-                await self._hurry.wait()
-        await opened.close()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(server.drain_delay):
+                    await self._hurry.wait()
+        finally:
+            await opened.close()  # cancelled, too: uvloop never ends closing a loop with a server that is open
         self._clients.let_go()
         await self._clients.requests_in()
         await self._pipeline.drain(server.drain_timeout, self._hurry)
