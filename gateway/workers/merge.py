@@ -32,6 +32,7 @@ GAUGES: dict[str, Rule] = {
     "gateway_settings_age_seconds": max,
     "gateway_settings_entries": max,
     "gateway_streams_open": sum,
+    "gateway_waiting_calls": sum,
     "gateway_workers": sum,
     "process_max_fds": sum,
     "process_open_fds": sum,

@@ -1,0 +1,133 @@
+"""Slots that are handed from call to call: none is lost on the way, whoever leaves in whatever moment."""
+
+import asyncio
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.clock import SystemClock
+from gateway.config import PoolEntry, Priority
+from gateway.errors import NoReplicaAvailable
+from gateway.routing.pool import Loan, Pool
+from gateway.routing.turn import Turn
+
+
+class Told:
+    """What metrics would show."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        self.refused: list[str] = []
+
+    def waited(self, pool: str, priority: Priority, seconds: float) -> None:
+        assert (pool, priority) == ("main", "normal")
+        assert seconds >= 0
+        self.waits += 1
+
+    def waiting_refused(self, pool: str, reason: str) -> None:
+        assert pool == "main"
+        self.refused.append(reason)
+
+
+def pool_of(replicas: int, *, most: int) -> Pool:
+    urls = [f"http://10.0.0.{number}:8000" for number in range(replicas)]
+    entry = PoolEntry.model_validate({"replicas": urls, "max_in_flight": most})
+    return Pool("main", entry, random.Random(1), SystemClock())
+
+
+def asked(pool: Pool, told: Told, tenant: str = "acme") -> asyncio.Task[Loan]:
+    assert pool.room is not None
+    turn = Turn(tenant, "normal", tokens=10, observer=told)
+    return asyncio.create_task(turn.lend(pool, pool.room, tried=(), prefixes=(), left_s=math.inf))
+
+
+def waiting(pool: Pool) -> int:
+    assert pool.room is not None
+    return len(pool.room)
+
+
+async def test_a_call_that_leaves_as_it_is_handed_a_slot_gives_it_on() -> None:
+    pool, told = pool_of(1, most=1), Told()
+    holder = await asked(pool, told)
+    second, third = asked(pool, told), asked(pool, told)
+    await asyncio.sleep(0)
+    holder.give_back()
+    second.cancel()  # it has been told already, and does not know yet
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    (await third).give_back()
+    assert (pool.replicas[0].in_flight, waiting(pool), told.waits) == (0, 0, 2)
+
+
+async def test_a_slot_is_not_handed_to_a_call_that_is_leaving() -> None:
+    pool, told = pool_of(1, most=1), Told()
+    holder = await asked(pool, told)
+    second, third = asked(pool, told), asked(pool, told)
+    await asyncio.sleep(0)
+    second.cancel()  # it still stands in the queue
+    holder.give_back()
+    (await third).give_back()
+    assert second.cancelled()
+    assert (pool.replicas[0].in_flight, waiting(pool)) == (0, 0)
+
+
+async def test_a_slot_that_is_freed_wakes_one_call_only() -> None:
+    pool, told = pool_of(1, most=1), Told()
+    holder = await asked(pool, told)
+    calls = [asked(pool, told) for _ in range(3000)]
+    await asyncio.sleep(0)
+    assert waiting(pool) == 1000
+    assert told.refused == ["full"] * 2000
+    holder.give_back()
+    assert (waiting(pool), pool.replicas[0].in_flight) == (999, 1)
+    pool.replicas[0].up = False
+    pool.look()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(result, NoReplicaAvailable) for result in results) == 999
+    (loan,) = [result for result in results if isinstance(result, Loan)]
+    loan.give_back()
+    assert pool.replicas[0].in_flight == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(["ask", "free", "leave", "down", "up", "turn"]), st.integers(0, 99))))
+def test_whatever_happens_no_slot_is_lost_and_nobody_waits_beside_a_free_one(steps: list[tuple[str, int]]) -> None:
+    async def play() -> None:
+        pool, told = pool_of(2, most=2), Told()
+        calls: list[asyncio.Task[Loan]] = []
+        for step, number in steps:
+            if step == "ask":
+                calls.append(asked(pool, told, f"tenant {number % 4}"))
+            elif step in {"free", "leave"} and calls:
+                call = calls.pop(number % len(calls))
+                if call.done() and not call.exception():
+                    call.result().give_back()
+                else:
+                    call.cancel()
+            elif step in {"down", "up"}:
+                pool.replicas[number % 2].up = step == "up"
+                pool.look()
+            if step == "turn":
+                await asyncio.sleep(0)
+            assert all(0 <= replica.in_flight <= 2 for replica in pool.replicas)
+            assert not waiting(pool) or not pool.eligible(())
+            assert not waiting(pool) or pool.could_lend(())
+        await emptied(calls)
+        assert [replica.in_flight for replica in pool.replicas] == [0, 0]
+        assert waiting(pool) == 0
+
+    asyncio.run(play())
+
+
+async def emptied(calls: list[asyncio.Task[Loan]]) -> None:
+    """Have every call come to its replica and leave it."""
+    while calls:
+        await asyncio.sleep(0)
+        call = calls.pop(0)
+        if not call.done():
+            calls.append(call)
+        elif not call.exception():
+            call.result().give_back()
+    await asyncio.sleep(0)
