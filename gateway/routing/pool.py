@@ -212,10 +212,11 @@ class Pool:
                 self._departed.add(replica)
         self._departed.difference_update(here.values())
         self.replicas = tuple(here.values())
-        self.held_back = {replica for replica in self.replicas if replica in self.held_back or replica.drained}
+        now = self.now()  # one that comes back is held back by what it left with
+        self.held_back = {replica for replica in self.replicas if _held(replica, now)}
         for replica in self.held_back:
             if replica.warming_since is not None:
-                self._warm(replica, self.now())
+                self._warm(replica, now)
         self._changed(self)
         self._furnish()
 
@@ -322,8 +323,7 @@ class Pool:
         for replica in [*self.held_back]:
             if replica.warming_since is not None:
                 self._warm(replica, now)
-            held = replica.breaker.open or replica.rests_until > now or replica.drained
-            if not held and replica.warming_since is None:
+            if not _held(replica, now) or replica not in self.replicas:  # a call may find fault with one that has left
                 self.held_back.discard(replica)
         rested = [replica for replica in self.replicas if replica.rests_until <= now and not replica.drained]
         if all(replica.breaker.open for replica in self.replicas if replica.up and not replica.drained):
@@ -346,3 +346,8 @@ class Pool:
         if rests or any(replica.in_flight >= replica.most for replica in here):
             return Overloaded(AT_CAPACITY, retry_after_s=min(rests, default=RETRY_AFTER_MIN_S))
         return NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
+
+
+def _held(replica: Replica, now: float) -> bool:
+    """Whether not every call may go to it."""
+    return replica.breaker.open or replica.rests_until > now or replica.drained or replica.warming_since is not None

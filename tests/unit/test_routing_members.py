@@ -78,6 +78,40 @@ def test_who_leaves_and_comes_back_while_it_has_calls_is_the_same() -> None:
     assert not pool.leaving
 
 
+@pytest.mark.parametrize("how", ["fault", "full"])
+def test_who_comes_back_with_an_open_breaker_or_at_rest_gets_no_calls(how: str) -> None:
+    pool = pools_of(p=entry_of(*URLS[:2], balance="round_robin", breaker={"failures": 1}))["p"]
+    loans = {loan.__enter__().url: loan for loan in (pool.lend() for _ in range(4))}
+    loan = loans[URLS[0]]
+    if how == "fault":
+        loan.fault("test")
+    else:
+        loan.full(60.0)
+    pool.list(entries(URLS[1]))
+    pool.list(entries(*URLS[:2]))
+    assert {pool.lend().__enter__().url for _ in range(4)} == {URLS[1]}
+
+
+def test_a_fault_of_who_has_left_holds_nobody_back() -> None:
+    pool = pools_of(p=entry_of(*URLS[:2], balance="round_robin", breaker={"failures": 1}))["p"]
+    loans = {loan.__enter__().url: loan for loan in (pool.lend() for _ in range(4))}
+    pool.list(entries(URLS[1]))
+    loans[URLS[0]].fault("test")
+    assert pool.lend().__enter__().url == URLS[1]
+    assert not pool.held_back
+
+
+def test_who_comes_back_goes_on_to_warm_up() -> None:
+    pool = pools_of(p=entry_of(*URLS[:2], slow_start="60s"))["p"]
+    warms = pool.replicas[0]
+    warms.in_flight = 1
+    pool.warm_up(warms)
+    pool.list(entries(URLS[1]))
+    pool.list(entries(*URLS[:2]))
+    assert warms in pool.replicas
+    assert warms.weight < warms.full_weight
+
+
 def test_a_drained_replica_gets_no_calls_until_it_is_not_drained_any_more() -> None:
     pool = pools_of(p=entry_of(*URLS[:2]))["p"]
     pool.order(Orders(drained=frozenset(URLS[:1])))
