@@ -1,4 +1,4 @@
-"""Four engines under 200 calls a second: one is killed, one frozen, one fails all calls, and one comes back in time."""
+"""Four engines under 200 calls a second: one is killed, one frozen, one fails all calls, and one is replaced."""
 
 import asyncio
 import json
@@ -117,9 +117,8 @@ async def test_no_client_sees_an_error_that_a_healthy_engine_could_have_avoided(
     replicas = [dies.url, freezes.url, stays.url, scripted_engine.url]
     models = {MODEL: {"pool": "main"}}
     token = processes.token()
-    door = await processes.serve(
-        processes.config(models=models, pools={"main": POOL | {"replicas": replicas}}, limits=LIMITS)
-    )
+    config = processes.config(models=models, pools={"main": POOL | {"replicas": replicas}}, limits=LIMITS)
+    door = await processes.serve(config)
     clients = Clients(door, processes.session, token)
     calling = asyncio.create_task(clients.run())
     faults: list[float] = []
@@ -139,6 +138,12 @@ async def test_no_client_sees_an_error_that_a_healthy_engine_could_have_avoided(
     scripted_engine.default = both(usage)
     await processes.engine(MODEL, port=ports[0], tokens_per_second=PACE)
     await after_a_while()
+    comes = await processes.engine(MODEL, tokens_per_second=PACE)
+    config.write_text(config.read_text().replace(stays.url, comes.url))
+    door.send(signal.SIGHUP)
+    await until(lambda: has_let_go(door, processes.session, stays))
+    await stays.stop()
+    await after_a_while()
     clients.stop()
     await calling
 
@@ -155,6 +160,12 @@ async def test_no_client_sees_an_error_that_a_healthy_engine_could_have_avoided(
         recovered = [seen for seen in clients.seen if fault + RECOVERED_S < seen.began and seen.ended < next_fault]
         assert p99(recovered) < 2 * calm + 0.1, (fault - begun, calm)
     await at_rest(door, processes.session)
+
+
+async def has_let_go(door: Running, session: aiohttp.ClientSession, engine: Running) -> bool:
+    """Whether a replica is shown no more: calls go to others, and it has none left."""
+    shown = (await door.metrics(session)).labels("gateway_replica_in_flight")
+    return all(labels["replica"] != f"127.0.0.1:{engine.port}" for labels in shown)
 
 
 def both(usage: tuple[int, int]) -> Any:
