@@ -26,18 +26,22 @@ class Visits:
         self._wanted = wanted
         self._tasks: dict[Replica, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def start(self) -> None:
         """Begin with the replicas that there are, and from then on with those that come."""
         self._pools.follow(self._follow)
 
     async def close(self) -> None:
-        """End all visits."""
+        """End all visits, and begin none any more, whoever comes."""
+        self._closed = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), *self._ending, return_exceptions=True)
 
     def _follow(self, pool: Pool) -> None:
+        if self._closed:
+            return
         here = pool.replicas if self._wanted(pool) else ()
         for replica in [one for one in self._tasks if one.gone or (one in pool.replicas and one not in here)]:
             self._end(self._tasks.pop(replica))
