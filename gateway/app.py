@@ -284,11 +284,11 @@ class Gateway:
         Raises:
             BadConfig: it cannot hold. Nothing has changed.
         """
+        Catalog(settings.models, Pools(settings.pools, self._chance, self._clock), self._chance)  # a trial
         try:
             trust = await self._authenticator.prepare(settings.auth)
         except KeySetUnusable as error:
             raise file.BadConfig("", [str(error)]) from error
-        Catalog(settings.models, Pools(settings.pools, self._chance, self._clock), self._chance)  # a trial
         if self._leaving:
             await self._authenticator.abandon(trust)
             return False
