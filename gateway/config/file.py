@@ -104,7 +104,7 @@ def digests(paths: Iterable[Path]) -> Digests:
     for path in paths:
         try:
             found[path] = _digest(path.read_bytes())
-        except OSError:
+        except (OSError, ValueError):  # no file's name has a NUL
             found[path] = None
     return found
 
@@ -174,7 +174,7 @@ def _resolve(value: object, environment: Mapping[str, str], path: str, problems:
         if match["file"]:
             try:
                 return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
+            except (OSError, ValueError) as error:
                 problems.append(f"{path}: ${{file:{name}}} cannot be read: {error}")
         elif name in environment:
             return environment[name]

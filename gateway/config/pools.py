@@ -130,8 +130,16 @@ class PoolEntry(Section):
         return self
 
 
+def address(url: str) -> str:
+    """Return a replica's URL in the one way that all ways of writing it come to: its port told, no slash at the end."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}{parts.path.rstrip('/')}"
+
+
 def _distinct(replicas: tuple[ReplicaEntry, ...]) -> tuple[ReplicaEntry, ...]:
-    if len({replica.url for replica in replicas}) != len(replicas):
+    if len({address(replica.url) for replica in replicas}) != len(replicas):
         raise ValueError("the same URL stands here twice")
     return replicas
 

@@ -20,8 +20,8 @@ from gateway.admission.ledger.account import decoded, encoded
 from gateway.admission.settings.entry import Entry, judged
 from gateway.admission.settings.members import end_in, kept_members, name_in, only, shown, times, times_in
 from gateway.config import ReplicaEntry
+from gateway.config.pools import address
 from gateway.errors import InvalidValue
-from gateway.routing.orders import address
 
 What = Literal["drained", "added", "removed"]
 WHATS: tuple[What, ...] = get_args(What)

@@ -1,9 +1,9 @@
 """What operators want of a pool's replicas at runtime, beyond what its config lists or its discovery finds."""
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from gateway.config import ReplicaEntry
+from gateway.config.pools import address
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,12 @@ class Orders:
     drained: frozenset[str] = frozenset()
 
     def applied_to(self, listed: tuple[ReplicaEntry, ...]) -> tuple[ReplicaEntry, ...]:
-        """Return the entries of the replicas that there are. Where one is both listed and added, the order's holds."""
-        by_address = {address(entry.url): entry for entry in (*listed, *self.added)}
+        """Return the entries of the replicas that there are. Of one that is both, what the order says of it holds."""
+        by_address = {address(entry.url): entry for entry in listed}
+        for entry in self.added:
+            known = by_address.get(address(entry.url), entry)
+            said = {name: getattr(entry, name) for name in entry.model_fields_set - {"url"}}
+            by_address[address(entry.url)] = known.model_copy(update=said)
         return tuple([entry for where, entry in by_address.items() if where not in self.removed])
 
     def holds_all(self, entries: tuple[ReplicaEntry, ...]) -> bool:
@@ -25,11 +29,3 @@ class Orders:
 
 
 NONE = Orders()
-
-
-def address(url: str) -> str:
-    """Return a replica's URL in the one way that all ways of writing it come to: its port told, no slash at the end."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}{parts.path.rstrip('/')}"

@@ -6,9 +6,9 @@ from hashlib import blake2b
 from urllib.parse import urlsplit
 
 from gateway.config import PoolEntry, ReplicaEntry
+from gateway.config.pools import address
 from gateway.routing.breaker import Breaker
 from gateway.routing.engine_load import EngineLoad
-from gateway.routing.orders import address
 from gateway.routing.pace import Pace
 
 # The share of its KV cache from which on an engine counts as crowded: vLLM preempts calls when it is used up.

@@ -5,8 +5,8 @@ from typing import Any
 
 from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.members import iso
+from gateway.config.pools import address
 from gateway.routing.order import Order
-from gateway.routing.orders import address
 from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 

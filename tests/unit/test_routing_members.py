@@ -176,3 +176,17 @@ def test_calls_under_way_are_counted_to_the_end_whoever_comes_and_goes(steps: li
         assert len({replica.url for replica in there}) == len(there)
         assert sum(replica.in_flight for replica in there) == len(loans)
         assert {replica for _, replica in loans} <= set(there)
+
+
+def test_an_order_changes_of_a_listed_replica_only_what_it_says() -> None:
+    listed = {"url": "https://10.0.0.9:8000", "server_name": "engine.example", "max_in_flight": 3, "weight": 5}
+    pool = pools_of(p=PoolEntry.model_validate({"replicas": [listed]}))["p"]
+    pool.order(Orders(added=(ReplicaEntry.model_validate({"url": "https://10.0.0.9:8000", "weight": 2}),)))
+    (replica,) = pool.replicas
+    assert (replica.server_name, replica.most, replica.full_weight) == ("engine.example", 3, 2)
+
+
+@pytest.mark.parametrize("other", ["http://h:80", "http://h/", "http://h:80/"])
+def test_one_address_stands_in_a_pool_once_however_it_is_written(other: str) -> None:
+    with pytest.raises(ValueError, match="stands here twice"):
+        PoolEntry.model_validate({"replicas": ["http://h", other]})
