@@ -9,6 +9,18 @@ from typing import Literal
 Loss = Literal["swallow", "hang up"]
 
 
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on what comes, until one of them hangs up."""
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass  # either end hung up, as it may
+    finally:
+        writer.close()
+
+
 class StoreProxy:
     """Forwards all commands; of replies, loses as many chunks as `lose` says, and delays the others by `delay_s`."""
 
@@ -37,7 +49,7 @@ class StoreProxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
-        for task in (self._forward(reader, server_writer), self._answer(server_reader, writer)):
+        for task in (copy(reader, server_writer), self._answer(server_reader, writer)):
             running = asyncio.get_running_loop().create_task(task)
             self._tasks.add(running)
             running.add_done_callback(self._tasks.discard)
@@ -47,16 +59,6 @@ class StoreProxy:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        except ConnectionError:
-            pass  # either end hung up, as it may
-        finally:
-            writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

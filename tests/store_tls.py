@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.store_proxy import proxy_before
+from tests.store_proxy import copy, proxy_before
 
 _HANDSHAKE = b"\x16"  # the first byte of TLS (RFC 8446 section 5.1), and of no command
 
@@ -31,7 +31,7 @@ class EitherWay:
             "127.0.0.1", self._tls if encrypted else self._plain
         )
         server_writer.write(first)
-        for work in (_copy(reader, server_writer), _copy(server_reader, writer)):
+        for work in (copy(reader, server_writer), copy(server_reader, writer)):
             task = asyncio.create_task(work)
             self._copies.add(task)
             task.add_done_callback(self._copies.discard)
@@ -41,17 +41,6 @@ class EitherWay:
             task.cancel()
         if self._copies:
             await asyncio.wait(self._copies)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65_536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass  # either end hung up, as it may
-    finally:
-        writer.close()
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gateway.admission.settings.entry import Entry
+from gateway.admission.settings.entry import Entry, state_of
 from gateway.admission.settings.members import iso
 from gateway.revocations.revocation import Revocation
 
@@ -25,15 +25,12 @@ def rows(entries: Iterable[Entry[Revocation]], *, tenant: str | None, now_s: flo
             said = {"tenant": one.tenant, "key": one.key, "jti": one.jti, "reason": one.reason}
             row = {name: value for name, value in said.items() if value is not None}
             row |= {"set_at": iso(one.set_at), "until": None if one.until is None else iso(one.until)}
-        row["in_force"] = entry.holds(now_s)
-        if not row["in_force"]:
-            row["fault"] = entry.fault or "Its time is over."
-        yield row
+        yield row | entry.standing(now_s)
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     """Return what a table shows of a row, under `COLUMNS`."""
-    state = "in force" if row["in_force"] else f"not in force: {row['fault']}"
+    state = state_of(row)
     if "name" in row:
         return row["name"], "", "", "", "", "", state
     key = row.get("key") or ("" if "jti" in row else "(all)")

@@ -7,6 +7,7 @@ import random
 import aiohttp
 
 from gateway.config import Health
+from gateway.routing.ask import ask
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
 from gateway.routing.replica import Replica
@@ -49,18 +50,9 @@ class Prober:
             await asyncio.sleep(pool.health.interval * self._chance.uniform(0.8, 1.2))
 
     async def _probe(self, health: Health, replica: Replica) -> bool:
-        headers = {"Host": replica.authority}
-        if replica.authorization:
-            headers["Authorization"] = replica.authorization
-        timeout = aiohttp.ClientTimeout(total=min(PROBE_TIMEOUT_S, max(health.interval, 0.5)))
+        timeout_s = min(PROBE_TIMEOUT_S, max(health.interval, 0.5))
         try:
-            async with self._session.get(
-                replica.url + health.path,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-                server_hostname=replica.server_name if replica.tls else None,
-            ) as response:
+            async with ask(self._session, replica, health.path, timeout_s=timeout_s) as response:
                 return response.status == 200  # noqa: PLR2004 the one status that says healthy
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False

@@ -6,6 +6,7 @@ import random
 
 import aiohttp
 
+from gateway.routing.ask import ask
 from gateway.routing.engine_load import EngineLoad, read_load
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
@@ -56,17 +57,7 @@ class LoadPoller:
 
     async def _ask(self, pool: Pool, path: str, replica: Replica) -> EngineLoad:
         """Return what the engine tells, or raise why it is not known."""
-        headers = {"Host": replica.authority}
-        if replica.authorization:
-            headers["Authorization"] = replica.authorization
-        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-        async with self._session.get(
-            replica.url + path,
-            headers=headers,
-            timeout=timeout,
-            allow_redirects=False,
-            server_hostname=replica.server_name if replica.tls else None,
-        ) as response:
+        async with ask(self._session, replica, path, timeout_s=_TIMEOUT_S) as response:
             if response.status != 200:  # noqa: PLR2004 the one status with figures
                 raise LookupError(f"{path} answered {response.status}")
             text = bytearray()

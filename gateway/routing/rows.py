@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gateway.admission.settings.entry import Entry
+from gateway.admission.settings.entry import Entry, state_of
 from gateway.admission.settings.members import iso
 from gateway.config.pools import address
 from gateway.routing.order import Order
@@ -27,15 +27,12 @@ def rows(entries: Iterable[Entry[Order]], *, pool: str | None, now_s: float) -> 
         else:
             row = {"pool": order.pool, "order": order.what} | order.entry.model_dump(exclude_unset=True)
             row |= {"set_at": iso(order.set_at), "until": None if order.until is None else iso(order.until)}
-        row["in_force"] = entry.holds(now_s)
-        if not row["in_force"]:
-            row["fault"] = entry.fault or "Its time is over."
-        yield row
+        yield row | entry.standing(now_s)
 
 
 def cells(row: dict[str, Any]) -> tuple[object, ...]:
     """Return what a table shows of a row of an order, under `COLUMNS`."""
-    state = "in force" if row["in_force"] else f"not in force: {row['fault']}"
+    state = state_of(row)
     if "name" in row:
         return row["name"], "", "", "", "", "", state
     return row["pool"], row["url"], row["order"], row.get("weight", ""), row["set_at"], row["until"] or "", state

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from gateway.admission.overrides.override import Override
-from gateway.admission.settings.entry import Entry
+from gateway.admission.settings.entry import Entry, state_of
 from gateway.admission.settings.members import iso
 
 COLUMNS = ("tenant", "key", "rule", "change", "set_at", "until", "state")
@@ -34,10 +34,7 @@ def rows(entries: Iterable[Entry[Override]], which: Which, *, now_s: float) -> I
             whose = {"tenant": override.tenant, "key": override.key, "rule": override.rule}
             times = {"set_at": iso(override.set_at), "until": None if override.until is None else iso(override.until)}
             row = {name: value for name, value in whose.items() if value is not None} | override.members | times
-        row["in_force"] = entry.holds(now_s)
-        if not row["in_force"]:
-            row["fault"] = entry.fault or "Its time is over."
-        yield row
+        yield row | entry.standing(now_s)
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -45,7 +42,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     changes = [
         f"{name} {_word(row[name])}" for name in ("plan", "requests", "tokens", "concurrent", "shadow") if name in row
     ]
-    state = "in force" if row["in_force"] else f"not in force: {row['fault']}"
+    state = state_of(row)
     if "name" in row:
         return row["name"], "", "", "", "", "", state
     whose = row["tenant"], row.get("key") or "(all)", row.get("rule") or "(plan)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from gateway.errors import InvalidValue
 
@@ -31,9 +31,20 @@ class Entry(Generic[Kind]):
         """Whether it is in force."""
         return self.fault is None and not self.ended(now_s)
 
+    def standing(self, now_s: float) -> dict[str, Any]:
+        """Return, as a row has it, whether it is in force, and if not, why."""
+        if self.holds(now_s):
+            return {"in_force": True}
+        return {"in_force": False, "fault": self.fault or "Its time is over."}
+
     def ended(self, now_s: float) -> bool:
         """Whether its time is over."""
         return self.setting is not None and self.setting.until is not None and self.setting.until <= now_s
+
+
+def state_of(row: dict[str, Any]) -> str:
+    """Return what a table shows of a row's `standing`."""
+    return "in force" if row["in_force"] else f"not in force: {row['fault']}"
 
 
 def judged(
