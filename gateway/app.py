@@ -40,9 +40,9 @@ from gateway.routing.catalog import Catalog
 from gateway.routing.discovery.discovery import Discovery
 from gateway.routing.health import Prober
 from gateway.routing.load_poller import LoadPoller
+from gateway.routing.orders.standing import ORDERS, StandingOrders
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
-from gateway.routing.standing import ORDERS, StandingOrders
 from gateway.telemetry import figures, logs
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.lag import LoopLag

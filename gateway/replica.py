@@ -13,9 +13,9 @@ from gateway.admission.settings.shelf import Shelf
 from gateway.clock import SystemClock
 from gateway.command import at_store, config_option, format_option, given, load_shared, show_rows
 from gateway.config import Config
-from gateway.routing.order import Order, asked, check, judge, place_asked
-from gateway.routing.rows import COLUMNS, cells, rows
-from gateway.routing.standing import ORDERS, orders_of
+from gateway.routing.orders.order import Order, asked, check, judge, place_asked
+from gateway.routing.orders.rows import COLUMNS, cells, rows
+from gateway.routing.orders.standing import ORDERS, orders_of
 
 _CLOCK = SystemClock()
 

@@ -17,10 +17,11 @@ from gateway.admission.settings.shelf import Shelf
 from gateway.admission.settings.watcher import Watcher
 from gateway.clock import Clock
 from gateway.errors import NotFound
-from gateway.routing.order import Order, asked, place_asked
+from gateway.routing.orders.order import Order, asked, place_asked
+from gateway.routing.orders.rows import rows
+from gateway.routing.orders.standing import StandingOrders
 from gateway.routing.pools import Pools
-from gateway.routing.rows import pool_row, rows
-from gateway.routing.standing import StandingOrders
+from gateway.routing.status import status_of
 
 # The store is asked twice a second; what is older was not to be had.
 _CURRENT_S = 2.0
@@ -47,7 +48,7 @@ class PoolPages:
 
     async def _list(self, request: web.Request) -> web.Response:
         once(request, ())
-        shown_rows = list(map(pool_row, self._pools.values()))
+        shown_rows = list(map(status_of, self._pools.values()))
         orders = list(rows(self._orders.entries, pool=None, now_s=self._clock.now()))
         return page(shown_rows, current=self._watcher.age_s < _CURRENT_S, orders=orders)
 
@@ -57,7 +58,7 @@ class PoolPages:
         orders = list(rows(self._orders.entries, pool=name, now_s=self._clock.now()))
         current = self._watcher.age_s < _CURRENT_S
         return web.json_response(
-            {"object": "pool", "current": current} | pool_row(self._pools[name]) | {"orders": orders}
+            {"object": "pool", "current": current} | status_of(self._pools[name]) | {"orders": orders}
         )
 
     async def _put(self, request: web.Request) -> web.Response:

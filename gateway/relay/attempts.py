@@ -27,7 +27,8 @@ from gateway.relay.unasked import Asking, Unasked, asking
 from gateway.relay.upstream import Upstream
 from gateway.relay.whole import Whole
 from gateway.routing.catalog import Model
-from gateway.routing.pool import Loan, Pool
+from gateway.routing.loan import Loan
+from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 from gateway.routing.turn import Observer as TurnObserver
 from gateway.routing.turn import Turn

@@ -8,7 +8,8 @@ from gateway.calls.prefix import Prefixes
 from gateway.client.deadline import TOO_LATE
 from gateway.config import Priority
 from gateway.errors import DeadlinePassed, Draining, NoReplicaAvailable, QueueFull, Refusal, WaitedTooLong
-from gateway.routing.pool import Loan, Pool
+from gateway.routing.loan import Loan
+from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 from gateway.routing.waiting_room import Waiter, WaitingRoom
 

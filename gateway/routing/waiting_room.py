@@ -18,7 +18,8 @@ from gateway.routing.fair_queue import WEIGHTS, FairQueue
 from gateway.routing.replica import Replica
 
 if TYPE_CHECKING:
-    from gateway.routing.pool import Loan, Pool
+    from gateway.routing.loan import Loan
+    from gateway.routing.pool import Pool
 
 # For how long a place is kept at most: a client's way there and back, and then some.
 KEPT_S = 0.1

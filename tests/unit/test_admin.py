@@ -24,8 +24,8 @@ from gateway.admission.settings.watcher import Watcher
 from gateway.config import file
 from gateway.reload import Reload
 from gateway.revocations.revocations import Revocations
+from gateway.routing.orders.standing import StandingOrders
 from gateway.routing.pools import Pools
-from gateway.routing.standing import StandingOrders
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.tenants import TenantLabels
 from tests.limiting import SetClock

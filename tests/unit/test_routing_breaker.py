@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gateway.config import BreakerEntry, PoolEntry
 from gateway.errors import NoReplicaAvailable, Overloaded
 from gateway.routing.breaker import Breaker
-from gateway.routing.pool import Loan, Pool
+from gateway.routing.loan import Loan
+from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 from tests.identity_provider import SetClock
 

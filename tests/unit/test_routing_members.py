@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.clock import SystemClock
 from gateway.config import PoolEntry, ReplicaEntry
 from gateway.errors import NoReplicaAvailable
-from gateway.routing.orders import NONE, Orders
+from gateway.routing.orders.orders import NONE, Orders
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
 from gateway.routing.replica import Replica

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gateway.clock import SystemClock
 from gateway.config import PoolEntry, Priority
 from gateway.errors import NoReplicaAvailable
-from gateway.routing.pool import Loan, Pool
+from gateway.routing.loan import Loan
+from gateway.routing.pool import Pool
 from gateway.routing.turn import Turn
 
 

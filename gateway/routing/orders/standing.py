@@ -6,8 +6,8 @@ from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.in_force import InForce
 from gateway.admission.settings.members import iso
 from gateway.clock import Clock
-from gateway.routing.order import Order, judge
-from gateway.routing.orders import Orders
+from gateway.routing.orders.order import Order, judge
+from gateway.routing.orders.orders import Orders
 from gateway.routing.pools import Pools
 
 # Their name among the settings that a store keeps.

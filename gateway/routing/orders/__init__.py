@@ -1,0 +1,1 @@
+"""What operators order of replicas at runtime: read, kept, shown, and followed by the pools."""
