@@ -8,6 +8,7 @@ import signal
 import sys
 from types import FrameType
 
+import gateway.commands.serve  # noqa: F401 before the forks
 from gateway.cli import main
 
 

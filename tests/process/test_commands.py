@@ -7,7 +7,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gateway.cli import main
+from gateway.cli import Later, main
 
 GOOD: dict[str, dict[str, Any]] = {
     "auth": {"development_key": "development-key.pem"},
@@ -27,6 +27,13 @@ def run(*arguments: str | Path) -> Result:
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert "Traceback" not in result.output
     return result
+
+
+def test_the_help_says_of_every_command_what_that_says_of_itself() -> None:
+    listed = " ".join(run("--help").stdout.split())
+    for name in main.commands:
+        said, _, _ = (Later(name).loaded().help or "").partition(". ")
+        assert f" {name} {said.removesuffix('.')}. " in f"{listed} "
 
 
 def test_check_says_what_a_good_config_amounts_to(config: Path) -> None:

@@ -10,7 +10,16 @@ from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.shelf import Shelf
 from gateway.clock import SystemClock
-from gateway.command import BAD_CONFIG, at_store, config_option, fail, format_option, given, load_shared, show_rows
+from gateway.commands.command import (
+    BAD_CONFIG,
+    at_store,
+    config_option,
+    fail,
+    format_option,
+    given,
+    load_shared,
+    show_rows,
+)
 from gateway.revocations.revocation import Revocation, asked, judge, place_asked
 from gateway.revocations.revocations import REVOCATIONS
 from gateway.revocations.rows import COLUMNS, cells, rows
@@ -31,7 +40,7 @@ _Ask = Callable[[Shelf[Entry[Revocation]]], Coroutine[Any, Any, Iterable[Entry[R
 @click.option("--list", "listed", is_flag=True, help="Change nothing.")
 @format_option
 def revoke(path: Path | None, form: str, *, undo: bool, listed: bool, **options: Any) -> None:
-    """Refuse a tenant's tokens, those of one key, or one token, in every gateway; and show what is refused so."""
+    """Refuse a tenant's tokens, those of one key, or one token, in every gateway. Show what is refused so."""
     members = given(options)
     if undo and listed:
         fail("--undo, --list: give one of them", BAD_CONFIG)

@@ -18,7 +18,7 @@ from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.rules import Rulebook
 from gateway.admission.settings.entry import Entry
 from gateway.clock import SystemClock
-from gateway.command import (
+from gateway.commands.command import (
     BAD_CONFIG,
     at_store,
     config_option,

@@ -1,13 +1,14 @@
 """What `make run` runs: the whole gateway on embedded defaults before two simulated engines, and a call to paste."""
 
 import tempfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import click
 
 from gateway.app import Gateway
 from gateway.clock import SystemClock
+from gateway.commands.running import until_told_to_stop
+from gateway.commands.serve import run_gateway
 from gateway.config import file
 from gateway.engine.server import SimulatedEngine
 from gateway.identity import development
@@ -43,8 +44,13 @@ A line for each call follows.
 """
 
 
-async def run_demo(until_told_to_stop: Callable[[], Awaitable[None]]) -> None:
-    """Serve until told to stop. Raises what `Gateway.start` raises."""
+@click.command()
+def demo() -> None:
+    """Serve two simulated engines on embedded defaults, and print a call to paste."""
+    run_gateway(_demo())
+
+
+async def _demo() -> None:
     engines = [SimulatedEngine(MODEL, tokens_per_second=TOKENS_PER_SECOND) for _ in range(2)]
     writer = LineWriter()
     with tempfile.TemporaryDirectory(prefix="gateway-demo-") as folder:

@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from gateway import config
-from gateway.command import BAD_CONFIG, fail, given
+from gateway.commands.command import BAD_CONFIG, fail, given
 from gateway.identity import api_keys
 
 

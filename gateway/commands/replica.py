@@ -11,7 +11,7 @@ from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.shelf import Shelf
 from gateway.clock import SystemClock
-from gateway.command import at_store, config_option, format_option, given, load_shared, show_rows
+from gateway.commands.command import at_store, config_option, format_option, given, load_shared, show_rows
 from gateway.config import Config
 from gateway.routing.orders.order import Order, asked, check, judge, place_asked
 from gateway.routing.orders.rows import COLUMNS, cells, rows

@@ -1,0 +1,1 @@
+"""The commands of `gateway`, a module each, imported when its command is asked for."""
