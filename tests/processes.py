@@ -17,6 +17,7 @@ from gateway.clock import SystemClock
 from gateway.identity import development
 from tests.doors import Reply, Samples
 from tests.store_server import free_port
+from tests.zygote import Forked, Zygote
 
 ROOT = Path(__file__).parent.parent
 # A cold start imports for half a second; a busy machine has taken four times that.
@@ -59,7 +60,7 @@ def command(arguments: tuple[str, ...], *, loop: Loop = "uvloop", module: str = 
 class Running:
     """A `gateway serve` or `gateway engine` that answers at `url`; `admin_url` is where its metrics are."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, url: str, admin_url: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Forked, log: Path, url: str, admin_url: str) -> None:
         self.url = url
         self.admin_url = admin_url
         self.log_path = log
@@ -140,8 +141,9 @@ class Running:
 class Processes:
     """Starts processes, and ends them all. Its `session` is for the test's calls too."""
 
-    def __init__(self, directory: Path, session: aiohttp.ClientSession) -> None:
+    def __init__(self, directory: Path, session: aiohttp.ClientSession, zygote: Zygote | None) -> None:
         self.session = session
+        self._zygote = zygote
         self._directory = directory
         self._key = directory / "development-key.pem"
         self._listens: dict[Path, tuple[str, str]] = {}
@@ -201,18 +203,23 @@ class Processes:
     async def _start(
         self, url: str, admin_url: str, *arguments: str, loop: Loop = "uvloop", module: str = "gateway"
     ) -> Running:
-        log, words = self._directory / f"log-{next(self._numbers)}", command(arguments, loop=loop, module=module)
-        with log.open("wb") as both:
-            process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=both, stderr=both)
+        log = self._directory / f"log-{next(self._numbers)}"
+        process: asyncio.subprocess.Process | Forked
+        if self._zygote is not None and module == "gateway":
+            process = await self._zygote.start(arguments, log, without=[] if loop == "uvloop" else ["uvloop"])
+        else:
+            with log.open("wb") as both:
+                words = command(arguments, loop=loop, module=module)
+                process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=both, stderr=both)
         self._all.append(Running(process, log, url, admin_url))
         return self._all[-1]
 
 
 @pytest.fixture
-async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
+async def processes(tmp_path: Path, zygote: Zygote | None) -> AsyncIterator[Processes]:
     unlimited, patience = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=60)
     async with aiohttp.ClientSession(connector=unlimited, timeout=patience) as session:
-        started = Processes(tmp_path, session)
+        started = Processes(tmp_path, session, zygote)
         try:
             yield started
         finally:

@@ -24,6 +24,7 @@ from tests.chaos.gateways import GatewaySlot
 from tests.chaos.plans import CLIENTS, GATEWAYS, KEYS, MODELS, TENANTS, limits
 from tests.chaos.topologies import TOPOLOGIES, Topology
 from tests.processes import Processes, until
+from tests.zygote import running_zygote
 
 # Of a short run too, the longest time that a store is away is well within it.
 LEASE_S = 6.0
@@ -46,10 +47,10 @@ class Verdict:
 
 async def run(topology: str, directory: Path, *, seconds: float, seed: int, say: Callable[[str], None]) -> Verdict:
     """Run for so long and judge. Logs, journals, accounts and configs are left in `directory`."""
-    with TOPOLOGIES[topology]() as store:
+    with TOPOLOGIES[topology]() as store, running_zygote() as zygote:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            processes = Processes(directory, session)
+            processes = Processes(directory, session, zygote)
             try:
                 lease_s = LEASE_S if seconds > SHORT_S else SHORT_LEASE_S
                 return await _Run(store, directory, processes, lease_s=lease_s, seed=seed, say=say).whole(seconds)

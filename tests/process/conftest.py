@@ -5,6 +5,7 @@ from tests.processes import processes
 from tests.store_cluster import own_store_cluster, shared_store_cluster, store_cluster
 from tests.store_sentinel import own_store_sentinels, shared_store_sentinels, store_sentinels
 from tests.store_server import own_store_server, shared_store_server, store_server
+from tests.zygote import zygote
 
 __all__ = [
     "lasting_store",
@@ -18,4 +19,5 @@ __all__ = [
     "store_cluster",
     "store_sentinels",
     "store_server",
+    "zygote",
 ]

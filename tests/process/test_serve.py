@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine, never
@@ -18,6 +19,11 @@ BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content"
 MODELS: dict[str, Any] = {"models": {"tiny": {"pool": "main"}}}
 # Far below the time that calls under way are given, far above what an idle process takes on a busy machine.
 QUICK_S = 8.0
+
+
+@pytest.fixture
+def zygote() -> None:
+    """Have every command started as users start it."""
 
 
 async def serving(processes: Processes, engine: ScriptedEngine, *, drain_timeout: str = "60s") -> tuple[Running, str]:
