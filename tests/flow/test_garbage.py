@@ -103,12 +103,11 @@ ACTS: list[Act] = [
 def left_over() -> Iterator[Callable[[], list[str]]]:
     """Switch the collector off; give what tells the kinds of our objects that there are more since."""
     gc.collect()
-    before = [one for one in gc.get_objects() if isinstance(one, OURS)]  # what other tests' failures hold, say
-    known = set(map(id, before))
+    gc.freeze()  # what there is, other tests' failures among it, is none of ours and much to look through
     gc.disable()
-    yield lambda: [type(one).__name__ for one in gc.get_objects() if isinstance(one, OURS) and id(one) not in known]
+    yield lambda: [type(one).__name__ for one in gc.get_objects() if isinstance(one, OURS)]
     gc.enable()
-    before.clear()
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
