@@ -1,10 +1,11 @@
-"""A master that does not know yet that it is none: what it took while its lane was let go is told to the next one."""
+"""Masters that come and go: nothing that was given to them is lost, and each tenant's calls stay in order."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.admission.redis.cluster import Cluster
+from gateway.admission.redis.lane import LATE_BATCH
 from gateway.admission.redis.slots import SLOTS
 from gateway.admission.redis.store import RedisStore
 from gateway.calls.usage import Usage
@@ -17,6 +18,7 @@ class Node:
     """One node of a cluster whose slots one has; it takes all commands. What it is told to settle may have to wait."""
 
     port = 0
+    hangs_up = 0  # so many times, when it is told to settle
 
     def __init__(self) -> None:
         self.master: Node = self
@@ -32,6 +34,9 @@ class Node:
                 for _ in range(int(head[1:])):
                     size = int((await reader.readline())[1:])
                     words.append((await reader.readexactly(size + 2))[:-2])
+                if self.hangs_up and words[0] == b"EVALSHA":
+                    self.hangs_up -= 1
+                    return
                 writer.write(await self._reply(words))
         finally:
             writer.close()
@@ -89,5 +94,23 @@ async def test_what_a_master_takes_while_its_lane_is_let_go_is_told_to_the_next(
             assert new.settled == []
             old.answers.set()
             await until(lambda: new.settled == [call.record.encode()])
+        finally:
+            await store.close()
+
+
+async def test_what_waits_behind_what_a_master_did_not_take_stays_behind_it_though_that_answers_again() -> None:
+    async with nodes() as (node, _):
+        url = f"redis+cluster://127.0.0.1:{node.port}"
+        store = RedisStore(url, SystemClock(), timeout_s=5, lease_s=30, retention_s=86_400, observer=Remembering())
+        store.start()
+        cluster = store._lane
+        assert isinstance(cluster, Cluster)
+        try:
+            await until(lambda: cluster.whole)
+            node.hangs_up = 2  # what is not answered is sent once more
+            calls = [reservation(f"call-{number}", (limit("day", 100), 9)) for number in range(10 * LATE_BATCH)]
+            cluster.keep([call.settlement(Usage(1, 1), charging=True) for call in calls])
+            await until(lambda: not store.pending)
+            assert node.settled == [call.record.encode() for call in calls]
         finally:
             await store.close()

@@ -8,7 +8,7 @@ import fcntl
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +59,26 @@ class JournalFile:
         if not lines:
             raise OSError(errno.EIO, "it is shorter than it was, or a line longer than a block")
         return lines[:at_most]
+
+    def lines_at(self, places: Sequence[int]) -> list[bytes]:
+        """Return the lines that begin at the first of `places`, as many as one block has in this order.
+
+        Raises:
+            OSError: they cannot be read.
+        """
+        first, lines = places[0], list[bytes]()
+        block = os.pread(self._descriptor, min(_BLOCK, self.size - first), first)
+        for place in places:
+            start = place - first
+            end = block.find(b"\n", start) + 1 if start >= 0 else 0
+            if not end and first + len(block) == self.size:
+                end = len(block)  # the file's last
+            if not 0 <= start < end:
+                break  # in another block
+            lines.append(block[start:end])
+        if not lines:
+            raise OSError(errno.EIO, "it is shorter than it was")
+        return lines
 
     def count(self) -> int:
         """Return how many lines there are after the head."""

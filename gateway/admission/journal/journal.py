@@ -6,7 +6,7 @@ settlements: whose call was settled finds it settled.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from gateway.admission.journal import line
@@ -38,8 +38,10 @@ class Journal:
         self._clock = clock
         self._dropped = dropped
         self._full = False
-        self._lines: list[bytes] = []  # handed out last, and what stood in them
+        # What was handed out last, and by whom; and where its lines are.
         self._settlements: list[Settlement] = []
+        self._places: list[int] = []
+        self._queue: LeftQueue | OwnQueue
         try:
             self._own = OwnQueue(create(directory, now_s=clock.now()), max_bytes=max_bytes)
             self._left = [LeftQueue(file) for file in adopt(directory)]
@@ -78,29 +80,34 @@ class Journal:
                 self._own.closed(settlement.record)
 
     def oldest(self, at_most: int) -> Sequence[Settlement]:
-        """Return those that have waited longest, until they are `taken`."""
-        while not self._settlements and len(self):
-            queue = self._first()
+        """Return those that have waited longest and were not put aside, until they are `taken`."""
+        while not self._settlements and (queue := self._first()) is not None:
             try:
-                self._lines = queue.oldest(at_most)
+                placed = queue.oldest(at_most)
             except OSError as error:
                 log.critical("%s cannot be read, and is given up: %s", queue.file.path, error)
                 self._give_up(queue)
                 continue
-            due = [one for one in self._lines if queue.hands_out(one)]
-            self._settlements = [settlement for one in due if (settlement := self._read(one)) is not None]
-            if not self._settlements:
+            self._queue = queue
+            read = [(settlement, place) for place, one in placed if (settlement := self._read(one)) is not None]
+            self._settlements, self._places = [one for one, _ in read], [place for _, place in read]
+            if not read:
                 self.taken()
         return self._settlements
 
-    def taken(self) -> None:
-        """Forget what was handed out last, and the file of a dead process where that was all of it."""
-        queue = self._first()
-        queue.taken(self._lines)
-        self._lines, self._settlements, self._full = [], [], False
+    def taken(self, aside: Collection[int] = ()) -> None:
+        """Forget what was handed out last, but for some, and the file of a dead process where that was all of it."""
+        queue = self._queue
+        queue.taken([place for number, place in enumerate(self._places) if number in aside])
+        self._settlements, self._places, self._full = [], [], False
         if isinstance(queue, LeftQueue) and not queue.count:
             self._left.remove(queue)
             queue.close()
+
+    def again(self) -> None:
+        """Have what was put aside come first."""
+        for queue in self._queues():
+            queue.again()
 
     async def close(self) -> None:
         """Have everything on disk, and leave it to whoever adopts it."""
@@ -121,8 +128,11 @@ class Journal:
             self._left.remove(queue)
             queue.close()
 
-    def _first(self) -> LeftQueue | OwnQueue:
-        return next(iter(self._left), self._own)
+    def _first(self) -> LeftQueue | OwnQueue | None:
+        return next((queue for queue in self._queues() if queue.waits), None)
+
+    def _queues(self) -> list[LeftQueue | OwnQueue]:
+        return [*self._left, self._own]
 
     def _read(self, one: bytes) -> Settlement | None:
         try:

@@ -1,16 +1,18 @@
 """Lines of one file as a queue: of a file that a dead process left, and of our own, which grows at its end.
 
-`count` is how many lines are left to hand out. The oldest are looked at as often as one likes, and go only once they
-are taken.
+`count` is how many lines are left to hand out, those that were put aside among them. The oldest are looked at as often
+as one likes, and go only once they are taken. A line's place is where it begins in the file, or will.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import NamedTuple
 
+from gateway.admission.journal.aside import Aside
 from gateway.admission.journal.file import HEAD, JournalFile
 from gateway.admission.journal.line import is_note
 
@@ -20,33 +22,59 @@ log = logging.getLogger(__name__)
 MAX_UNWRITTEN = 32 << 20
 
 
+class Placed(NamedTuple):
+    """A line and its place."""
+
+    place: int
+    line: bytes
+
+
 class LeftQueue:
-    """What a dead process left: its settlements, and when those are taken its notes. Then its file is removed."""
+    """What a dead process left: its settlements, and when those are handed out its notes. Then its file is removed."""
 
     def __init__(self, file: JournalFile) -> None:
         self.file = file
         self.count = file.count()
+        self._aside = Aside()
         self._start = len(HEAD)
         self._of_notes = False  # which of the lines it is at
+        # What `oldest` returned: lines that come again; or those from the start on, and those that were not meant.
+        self._came_again = 0
+        self._lines: Sequence[bytes] = ()
 
-    def hands_out(self, line: bytes) -> bool:
-        """Whether `line` is meant this time."""
-        return is_note(line) is self._of_notes
+    @property
+    def waits(self) -> bool:
+        """Whether there is any line that is not put aside."""
+        return self.count > len(self._aside)
 
-    def oldest(self, at_most: int) -> list[bytes]:
-        """Return the next lines. The last of all may have been cut short.
+    def oldest(self, at_most: int) -> list[Placed]:
+        """Return the next lines, or none where the next of the file are not meant. The last may have been cut short.
 
         Raises:
             OSError: the file cannot be read.
         """
-        return self.file.lines(self._start, at_most)
+        self._lines, places = (), self._aside.oldest(at_most)
+        if places:
+            again = self.file.lines_at(places)
+            self._came_again = len(again)
+            return list(map(Placed, places, again))
+        self._lines, self._came_again = self.file.lines(self._start, at_most), 0
+        return [one for one in _placed(self._lines, self._start) if is_note(one.line) is self._of_notes]
 
-    def taken(self, lines: Sequence[bytes]) -> None:
-        """Forget `lines`, which are the oldest."""
-        self._start += sum(map(len, lines))
-        self.count -= sum(map(self.hands_out, lines))
+    def taken(self, aside: Collection[int] = ()) -> None:
+        """Forget what `oldest` returned, but for lines at places that are put `aside`."""
+        self._aside.taken(self._came_again)
+        self._aside.put(aside)
+        meant = sum(is_note(line) is self._of_notes for line in self._lines)
+        self.count -= self._came_again + meant - len(aside)
+        self._start += sum(map(len, self._lines))
+        self._lines, self._came_again = (), 0
         if self._start >= self.file.size and not self._of_notes:
             self._start, self._of_notes = len(HEAD), True
+
+    def again(self) -> None:
+        """Have what was put aside come first."""
+        self._aside.again()
 
     def close(self) -> None:
         """Let the file go: for ever, where nothing is left."""
@@ -66,12 +94,16 @@ class OwnQueue:
         self.file = file
         self.count = 0
         self._max_bytes = max_bytes
+        self._aside = Aside()
         self._start = len(HEAD)
-        # Behind those in the file. The first of them are in the thread's hands, or `ahead`: taken already.
+        # Behind those in the file. The first of them are in the thread's hands, or `ahead`: before the start already.
         self._unwritten: deque[bytes] = deque()
         self._unwritten_bytes = 0
         self._ahead = 0
         self._in_hands = 0
+        # What `oldest` returned: lines that come again; or those from the start on, notes among them.
+        self._came_again = 0
+        self._lines: Sequence[bytes] = ()
         self._noted: set[str] = set()
         self._writing: asyncio.Future[None] | None = None
         self._failing = False
@@ -82,9 +114,10 @@ class OwnQueue:
         """Whether there are notes of calls that have not ended."""
         return bool(self._noted)
 
-    def hands_out(self, line: bytes) -> bool:
-        """Whether `line` is no note."""
-        return not is_note(line)
+    @property
+    def waits(self) -> bool:
+        """Whether there is any line that is not put aside."""
+        return self.count > len(self._aside)
 
     def note(self, record: str, line: bytes) -> bool:
         """Take the note of the call with that record, as `add`, and keep it until it is `closed`."""
@@ -113,30 +146,55 @@ class OwnQueue:
         self._write()
         return True
 
-    def oldest(self, at_most: int) -> list[bytes]:
+    def oldest(self, at_most: int) -> list[Placed]:
         """Return the next lines.
 
         Raises:
             OSError: the file cannot be read.
         """
+        self._lines, places = (), self._aside.oldest(at_most)
+        if places:
+            again = self._at(places)
+            self._came_again = len(again)
+            return again
         if self._start < self.file.size:
-            return self.file.lines(self._start, at_most)
-        return list(islice(self._unwritten, self._ahead, self._ahead + at_most))
+            lines = self.file.lines(self._start, at_most)
+        else:
+            lines = list(islice(self._unwritten, self._ahead, self._ahead + at_most))
+        self._lines, self._came_again = lines, 0
+        return [one for one in _placed(lines, self._start) if not is_note(one.line)]
 
-    def taken(self, lines: Sequence[bytes]) -> None:
-        """Forget `lines`, which are the oldest; some may have come to the file since they were looked at."""
-        for line in lines:
-            if self._start < self.file.size:
-                self._start += len(line)
-            else:
-                self._ahead += 1
-        self.count -= sum(map(self.hands_out, lines))
+    def _at(self, places: Sequence[int]) -> list[Placed]:
+        """Return lines at some of these places, the first ones: all that are in the file, or all that are not."""
+        if places[0] < self.file.size:
+            in_file = [place for place in places if place < self.file.size]
+            return list(map(Placed, in_file, self.file.lines_at(in_file)))
+        meant = set(places)
+        return [one for one in _placed(self._unwritten, self.file.size) if one.place in meant]
+
+    def taken(self, aside: Collection[int] = ()) -> None:
+        """Forget what `oldest` returned, but for lines at places that are put `aside`.
+
+        Some lines may have come to the file since they were looked at.
+        """
+        self._aside.taken(self._came_again)
+        self._aside.put(aside)
+        self.count -= self._came_again + sum(not is_note(line) for line in self._lines) - len(aside)
+        for line in self._lines:
+            self._ahead += self._start >= self.file.size
+            self._start += len(line)
+        self._lines, self._came_again = (), 0
         self._tidy()
+
+    def again(self) -> None:
+        """Have what was put aside come first."""
+        self._aside.again()
 
     def give_up(self) -> int:
         """Leave out what is in the file, and return how many lines that were."""
         lost, self.count = self.count, self._unwritten_count()
-        self._start = self.file.size
+        self._aside.forget_before(self.file.size)
+        self._start = max(self._start, self.file.size)
         return lost - self.count
 
     async def close(self) -> int:
@@ -152,7 +210,9 @@ class OwnQueue:
         return self._unwritten_count()
 
     def _unwritten_count(self) -> int:
-        return sum(map(self.hands_out, islice(self._unwritten, self._ahead, None)))
+        """Return how many lines are left to hand out that are not in the file."""
+        front = sum(not is_note(line) for line in islice(self._unwritten, self._ahead, None))
+        return front + self._aside.count_from(self.file.size)
 
     def _write(self) -> None:
         if self._writing is None and self._unwritten:
@@ -174,9 +234,7 @@ class OwnQueue:
             line = self._unwritten.popleft()
             self._unwritten_bytes -= len(line)
             self.file.size += len(line)
-            if self._ahead:
-                self._ahead -= 1
-                self._start += len(line)
+        self._ahead = max(self._ahead - written, 0)
         self._tidy()
         self._write()
 
@@ -189,4 +247,13 @@ class OwnQueue:
         self._ahead = self._in_hands
         if not self._in_hands and self.file.size > len(HEAD):
             self.file.empty()
-            self._start = self.file.size
+        self._start = self.file.size + self._unwritten_bytes
+
+
+def _placed(lines: Collection[bytes], start: int) -> list[Placed]:
+    """Return lines that follow one another from `start` on, with their places."""
+    placed = []
+    for line in lines:
+        placed.append(Placed(start, line))
+        start += len(line)
+    return placed

@@ -1,7 +1,7 @@
 """Where what is posted waits while the server does not take it: the protocol, and a bounded queue in memory."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -27,10 +27,13 @@ class Backlog(Protocol[Post]):
         """Hear that the server has `posts`, which did not wait here."""
 
     def oldest(self, at_most: int) -> Sequence[Post]:
-        """Return the posts that have waited longest; again the same, until they are `taken`."""
+        """Return the posts that have waited longest and are not aside; again the same, until they are `taken`."""
 
-    def taken(self) -> None:
-        """Forget what `oldest` returned: the server has it."""
+    def taken(self, aside: Collection[int] = ()) -> None:
+        """Forget what `oldest` returned: the server has it. But put `aside` those of these numbers, from 0 on."""
+
+    def again(self) -> None:
+        """Have what was put aside come first again, in its order."""
 
     async def close(self) -> None:
         """End; nothing more comes."""
@@ -41,18 +44,22 @@ class Memory(Backlog[Post]):
 
     def __init__(self, dropped: Callable[[], None]) -> None:
         self._posts: deque[Post] = deque()
-        self._oldest = 0
+        self._aside: deque[Post] = deque()
+        self._oldest = range(0)  # numbers of what was returned and is still here
         self._dropped = dropped
 
     def __len__(self) -> int:
-        return len(self._posts)
+        return len(self._posts) + len(self._aside)
 
     def keep(self, posts: Sequence[Post]) -> None:
         """Let `posts` wait; the oldest of too many are dropped."""
         self._posts.extend(posts)
-        while len(self._posts) > MAX_WAITING:
-            self._posts.popleft()
-            self._oldest = max(self._oldest - 1, 0)
+        while len(self) > MAX_WAITING:
+            if self._aside:
+                self._aside.popleft()
+            else:
+                self._posts.popleft()
+                self._oldest = self._oldest[1:]
             self._dropped()
 
     def note(self, post: Post) -> None:
@@ -64,17 +71,25 @@ class Memory(Backlog[Post]):
     def oldest(self, at_most: int) -> Sequence[Post]:
         """Return those that have waited longest."""
         posts = list(islice(self._posts, at_most))
-        self._oldest = len(posts)
+        self._oldest = range(len(posts))
         return posts
 
-    def taken(self) -> None:
-        """Forget those, but for what was dropped meanwhile."""
-        for _ in range(self._oldest):
-            self._posts.popleft()
-        self._oldest = 0
+    def taken(self, aside: Collection[int] = ()) -> None:
+        """Forget those, but for what is put aside; some were dropped meanwhile."""
+        for number in self._oldest:
+            post = self._posts.popleft()
+            if number in aside:
+                self._aside.append(post)
+        self._oldest = range(0)
+
+    def again(self) -> None:
+        """Have those come first."""
+        self._posts.extendleft(reversed(self._aside))
+        self._aside.clear()
 
     async def close(self) -> None:
         """Drop what waits."""
-        for _ in self._posts:
+        for _ in range(len(self)):
             self._dropped()
         self._posts.clear()
+        self._aside.clear()

@@ -6,7 +6,7 @@ slot that gets another master may have lost its last writes: what was settled th
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -72,6 +72,7 @@ class Cluster:
         self._owners: list[Lane[Settlement] | None] = [None] * SLOTS
         self._early: list[tuple[int, Ask]] | None = []  # what is asked before anything is known
         self._waiting: list[Settlement] = []  # for slots that are being moved
+        self._behind: set[int] = set()  # slots of which something in the backlog is put aside
         self._deadlines: WeakKeyDictionary[asyncio.Future[Any], float] = WeakKeyDictionary()
         self._doubt = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -136,7 +137,7 @@ class Cluster:
             self.keep([settlement])
 
     def keep(self, settlements: Sequence[Settlement]) -> None:
-        """Let `settlements` wait until all masters answer."""
+        """Let `settlements` wait until their masters answer."""
         self._backlog.keep(settlements)
         self.doubt()
 
@@ -184,10 +185,11 @@ class Cluster:
                 if not self._told:
                     log.warning("no node of the limit store's cluster says who has which keys: %s", failure)
                 self._told = True
-            while self._backlog and self.whole and await self._deliver():
-                pass
+            if any(lane.up for lane in self._lanes.values()):
+                await self._deliver()
+            quiet = self.whole and not self._backlog
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SELDOM_S if self.whole else _LOOK_EVERY_S):
+                async with asyncio.timeout(_LOOK_SELDOM_S if quiet else _LOOK_EVERY_S):
                     await self._doubt.wait()
             await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
 
@@ -201,22 +203,36 @@ class Cluster:
             else:
                 lane.take(ask)
 
-    async def _deliver(self) -> bool:
-        """Deliver what has waited longest, and return whether that was taken."""
-        parts = [part for one in self._backlog.oldest(LATE_BATCH) for part in self._split(one)]
-        if not all(await asyncio.gather(*map(self._delivered, parts))):
-            return False
-        self._backlog.taken()
-        return True
+    async def _deliver(self) -> None:
+        """Deliver what waits. Where its master is away it steps aside, and so does what is behind it in that slot."""
+        if any(self._answers(slot) for slot in self._behind):
+            self._behind.clear()
+            self._backlog.again()
+        while waiting := self._backlog.oldest(LATE_BATCH):
+            parts = [(number, part) for number, one in enumerate(waiting) for part in self._split(one)]
+            delivered = await asyncio.gather(*[self._delivered(part) for _, part in parts])
+            pairs = zip(parts, delivered, strict=True)
+            self._backlog.taken(aside={number for (number, _), done in pairs if not done})
+
+    def _answers(self, slot: int) -> bool:
+        lane = self._owners[slot]
+        return lane is not None and lane.up
 
     async def _delivered(self, settlement: Settlement) -> bool:
+        tag = settlement.account.tag
+        slot = slot_of(tag)
+        if slot in self._behind or not self._answers(slot):
+            self._behind.add(slot)
+            return False
         try:
-            await self.ask("settle", self._pack(settlement), settlement.account.tag)
+            await self.ask("settle", self._pack(settlement), tag)
         except StoreUnavailable as failure:
             if failure.refused:
                 self._observer.settlement_dropped()
+            else:
+                self._behind.add(slot)
             return failure.refused
-        lane = self._owners[slot_of(settlement.account.tag)]
+        lane = self._owners[slot]
         if lane is not None:
             lane.remember([settlement])
         return True
@@ -330,8 +346,11 @@ class _Side:
     def oldest(self, at_most: int) -> Sequence[Settlement]:  # noqa: ARG002 nothing waits here
         return ()
 
-    def taken(self) -> None:
+    def taken(self, aside: Collection[int] = ()) -> None:
         """Nothing was."""
+
+    def again(self) -> None:
+        """Nothing is aside."""
 
     async def close(self) -> None:
         """Nothing ends: the cluster's own backlog does."""
