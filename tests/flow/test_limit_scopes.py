@@ -1,14 +1,12 @@
 """Who shares a limit, which rules hold for whom, and that a slot is free again however its call ended."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
-from tests.doors import CHAT, Door, OpenDoor, Reply
-from tests.engines import ScriptedEngine, Step, close, never, reset
-from tests.envelope import error_of
-from tests.transcripts import chat, chat_role, chunked, error_event, head, http, sse
+from tests import slots
+from tests.doors import CHAT, Door, OpenDoor
+from tests.engines import ScriptedEngine
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 TWO_MODELS: dict[str, Any] = {
@@ -123,65 +121,20 @@ async def test_entries_override_single_rules(open_door: OpenDoor, scripted_engin
     assert await calls_until_refused(door, tenant="acme", key="vip") == 3
 
 
-ENDINGS: dict[str, tuple[tuple[Step, ...], int]] = {
-    "a timeout": ((never,), 502),
-    "a reset before the head": ((reset,), 502),
-    "a reset in the stream": ((head(), chunked(chat(" a")), reset), 200),
-    "a stall in the stream": ((head(), chunked(chat(" a")), never), 200),
-    "garbage": ((b"garbage\r\n\r\n",), 502),
-    "an answer that is none": ((http(b"{}"),), 502),
-    "an engine's refusal": ((http(b"{}", status="400 X"),), 400),
-    "a full engine": ((http(b"{}", status="503 X"),), 503),
-    "an error in the stream": ((sse([chat_role(), error_event()]),), 200),
-    "a close in the stream": ((head(), chunked(chat(" a")), close), 200),
-}
-
-
-ROUNDS = 20  # a slot that one ending in ten keeps is found too
-
-
-@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("name", slots.ENDINGS)
 async def test_a_slot_is_free_again_after_every_ending(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str
 ) -> None:
-    steps, status = ENDINGS[name]
-    slots = {"name": "slots", "per": ["key"], "concurrent": 2}
-    timeouts = {"first_byte": "30ms", "idle": "30ms"}
-    door = await open_door(
-        scripted_engine.url, pools={"main": {"timeouts": timeouts}}, limits={"plans": {"standard": [slots]}}
-    )
-    for _ in range(ROUNDS):
-        scripted_engine.answer(*steps)
-        assert (await door.post(CHAT, ASK | {"stream": True})).status == status
-    await exactly_two_run(door, scripted_engine)
+    plans = {"standard": [slots.SLOTS]}
+    door = await open_door(scripted_engine.url, pools={"main": slots.POOL}, limits={"plans": plans})
+    await slots.end(door, scripted_engine, name)
+    await slots.exactly_two_run(door, scripted_engine)
 
 
-@pytest.mark.parametrize("steps", [(never,), (head(), chunked(chat(" a")), never)], ids=["waiting", "in the stream"])
+@pytest.mark.parametrize("name", slots.LEFT)
 async def test_a_slot_is_free_again_after_its_client_left(
-    open_door: OpenDoor, scripted_engine: ScriptedEngine, steps: tuple[Step, ...]
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str
 ) -> None:
-    slots = {"name": "slots", "per": ["key"], "concurrent": 2}
-    door = await open_door(scripted_engine.url, limits={"plans": {"standard": [slots]}})
-    for number in range(1, ROUNDS + 1):
-        scripted_engine.answer(*steps)
-        call = asyncio.create_task(door.post(CHAT, ASK | {"stream": True}))
-        received = await scripted_engine.asked(number)
-        call.cancel()
-        await received.connection.gone(within_s=1)
-        await door.idle()
-    await exactly_two_run(door, scripted_engine)
-
-
-async def exactly_two_run(door: Door, engine: ScriptedEngine) -> None:
-    """Check that two calls run at once, that a third is refused, and that the two end well."""
-    await door.idle()
-    before, go = len(engine.requests), asyncio.Event()
-    for _ in range(2):
-        engine.answer(go, http(b'{"choices":[]}'))
-    calls: list[asyncio.Task[Reply]] = [asyncio.create_task(door.post(CHAT, ASK)) for _ in range(2)]
-    await engine.asked(before + 2)
-    message = error_of(await door.post(CHAT, ASK), 429, "rate_limit_exceeded", "concurrency")
-    assert "2 calls at once, 2 under way" in message
-    go.set()
-    assert [(await call).status for call in calls] == [200, 200]
-    assert (await door.post(CHAT, ASK)).status == 200
+    door = await open_door(scripted_engine.url, limits={"plans": {"standard": [slots.SLOTS]}})
+    await slots.leave(door, scripted_engine, name)
+    await slots.exactly_two_run(door, scripted_engine)

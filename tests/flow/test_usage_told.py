@@ -1,5 +1,6 @@
 """What engines tell of usage, and what they do not: the same figure in the metrics and on the limit, never nothing."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -203,16 +204,28 @@ async def test_what_an_engine_is_made_to_tell_everybody_only_those_get_who_asked
 
 
 @pytest.mark.parametrize("framing", ["chunked", "close"])
-async def test_an_error_before_any_token_is_charged_no_output(
+async def test_a_hundred_errors_before_any_token_are_charged_their_prompts_and_the_limit_bites(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, framing: str
 ) -> None:
+    limit, calls = 500, 100
     events = [chat_role(), error_event("out of memory"), DONE]
-    if framing == "chunked":
-        scripted_engine.answer(head(), *map(chunked, events), LAST_CHUNK)
-    else:
-        scripted_engine.answer(head(framing="close") + b"".join(events), close)
-    door = await opened(open_door, scripted_engine)
-    assert (await door.post(CHAT, STREAM)).body == b"".join(events)
-    samples = await door.idle()
-    assert samples.total("gateway_requests_total", outcome="broken") == 1
+    framed = (head(), *map(chunked, events), LAST_CHUNK)
+    for _ in range(calls):
+        scripted_engine.answer(*framed if framing == "chunked" else (head(framing="close") + b"".join(events), close))
+    door = await opened(open_door, scripted_engine, limit=limit)
+    replies = []
+    for _ in range(calls):
+        replies.append(await door.post(CHAT, STREAM))
+        if replies[-1].status == 200:
+            async with asyncio.timeout(1):
+                samples = await door.idle()
+    served = len(scripted_engine.requests)
+    assert [reply.status for reply in replies] == [200] * served + [429] * (calls - served)
+    assert {reply.body for reply in replies[:served]} == {b"".join(events)}
+    assert samples.total("gateway_requests_total", outcome="broken") == served
     assert samples.total("gateway_tokens_total", kind="completion") == 0
+    prompts = samples.total("gateway_tokens_total", kind="prompt", source="estimated")
+    assert prompts == served * (prompts // served) == limit - int(replies[-1].headers["x-ratelimit-remaining-tokens"])
+    assert limit - 100 < prompts < limit
+    (row,) = (await door.get("/v1/usage")).json()["data"]
+    assert [row[name] for name in ("calls", "refused", "prompt_tokens")] == [served, calls - served, prompts]

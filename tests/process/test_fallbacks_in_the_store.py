@@ -1,4 +1,4 @@
-"""A whole call that falls back after failures is one request and one usage: in the server, the ledger and metrics."""
+"""A call that is made good, or falls back, is one request and one usage: in the server, the ledger and metrics."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from tests.store_server import StoreServer
 from tests.transcripts import http
 
 ASK = {"model": "small", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
-ILL = http(b"", status="500 X")
+ILL, FULL = http(b"", status="500 X"), http(b"", status="503 X")
 RULES = [
     {"name": "calls", "per": ["key"], "requests": 100, "window": "day"},
     {"name": "by-model", "per": ["model"], "requests": 100, "window": "day"},
@@ -20,11 +20,16 @@ RULES = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("failures", "answers"), [((FULL,), "small"), ((ILL, ILL), "big")], ids=["made good", "falls back"]
+)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_after_two_failures_a_fallback_is_charged_once(
+async def test_whoever_answers_after_failures_is_charged_once(
     open_door: OpenDoor,
     scripted_engines: Callable[[], Awaitable[ScriptedEngine]],
     store_server: StoreServer,
+    failures: tuple[bytes, ...],
+    answers: str,
     *,
     stream: bool,
 ) -> None:
@@ -32,18 +37,18 @@ async def test_after_two_failures_a_fallback_is_charged_once(
     door = await open_door(
         big.url,
         models={"small": {"pool": "small", "fallbacks": ["big"]}, "big": {"pool": "main"}},
-        pools={"small": {"replicas": [first.url, second.url]}},
+        pools={"small": {"replicas": [{"url": first.url, "weight": 1000}, second.url]}},
         limits={"store": store_server.url, "plans": {"standard": RULES}},
     )
-    for engine in (first, second):
-        engine.answer(ILL)
+    for engine, failure in zip((first, second), failures, strict=False):
+        engine.answer(failure)
     reply = await door.post(CHAT, ASK | {"stream": stream})
-    assert (reply.status, reply.headers["x-gateway-model"]) == (200, "big")
+    assert (reply.status, reply.headers["x-gateway-model"]) == (200, answers)
     samples = await door.idle()
     assert samples.total("gateway_requests_total", endpoint="chat") == 1
-    assert samples.total("gateway_tokens_total", model="big", kind="completion") == 2
+    assert samples.total("gateway_tokens_total", model=answers, kind="completion") == 2
     assert samples.total("gateway_tokens_total", kind="completion") == 2
-    assert samples.total("gateway_upstream_attempts_total") == 3
+    assert samples.total("gateway_upstream_attempts_total") == len(failures) + 1
     with store_server.client(decode_responses=True) as client:
         async with asyncio.timeout(5):  # settlements wait a moment for company
             while client.keys("gw:*:call:*"):
@@ -58,9 +63,9 @@ async def test_after_two_failures_a_fallback_is_charged_once(
         [ledger] = client.keys("gw:*:ledger:*")
         assert client.hgetall(ledger) == {
             "tenant": "acme",
-            "calls key-1 big": "1",
-            "prompt_tokens key-1 big": "3",
-            "completion_tokens key-1 big": "2",
+            f"calls key-1 {answers}": "1",
+            f"prompt_tokens key-1 {answers}": "3",
+            f"completion_tokens key-1 {answers}": "2",
         }
     rows = (await door.get("/v1/usage?group_by=model")).json()["data"]
-    assert [(row["model"], row["calls"], row["refused"]) for row in rows] == [("big", 1, 0)]
+    assert [(row["model"], row["calls"], row["refused"]) for row in rows] == [(answers, 1, 0)]

@@ -17,7 +17,8 @@ from tests.store_server import StoreServer
 from tests.transcripts import answer, chat_role, chunked, head, http
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
-KILLS = 50
+KILLS, KILLS_AMID = 50, 20
+LEASE_S = 1
 HOUR = {"per": ["key"], "window": "1h"}
 
 
@@ -29,7 +30,12 @@ async def gateways(
         processes.config(
             models={"tiny": {"pool": "tiny"}},
             pools={"tiny": {"replicas": [engine.url]}},
-            limits={"store": store.url, "store_timeout": "5s", "lease": "1s", "plans": {"standard": list(rules)}},
+            limits={
+                "store": store.url,
+                "store_timeout": "5s",
+                "lease": f"{LEASE_S}s",
+                "plans": {"standard": list(rules)},
+            },
         )
         for _ in modules
     ]
@@ -142,3 +148,51 @@ async def test_gateways_killed_fifty_times_under_load_leave_no_key_for_ever_and_
     # Each that reached the engine was counted, and hardly more: a kill may come between the two.
     asked = len(scripted_engine.requests)
     assert asked <= 10**6 - left <= asked + KILLS * 4
+
+
+async def test_gateways_killed_twenty_times_amid_a_keys_two_streams_give_it_both_again_within_their_lease(
+    processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine
+) -> None:
+    slots = {"name": "slots", "per": ["key"], "concurrent": 2}
+    both = await gateways(processes, store_server, scripted_engine, slots, modules=("tests.again",) * 2)
+    scripted_engine.default = streams_go_on
+    clock = asyncio.get_running_loop()
+
+    async def two_at_once(running: Running, token: str) -> list[aiohttp.ClientResponse]:
+        """Return two streams that run on."""
+        streams: list[aiohttp.ClientResponse] = []
+        while len(streams) < 2:
+            try:
+                stream = await processes.session.post(
+                    running.url + CHAT, json=ASK | {"stream": True}, headers={"Authorization": f"Bearer {token}"}
+                )
+            except aiohttp.ClientError:  # it is not there yet
+                await asyncio.sleep(0.05)
+                continue
+            assert stream.status in (200, 429)
+            if stream.status == 200:
+                streams.append(stream)
+                await stream.content.readuntil(b"\n\n")
+            else:
+                stream.release()
+                await asyncio.sleep(0.05)
+        return streams
+
+    async def killed(running: Running, key: str) -> list[aiohttp.ClientResponse]:
+        token = processes.token(key=key)
+        streams = await two_at_once(running, token)
+        for _ in range(KILLS_AMID // len(both)):
+            assert (await processes.post(running, CHAT, ASK, token=token)).status == 429
+            os.kill(child_of(running), signal.SIGKILL)
+            at_s = clock.time()
+            for stream in streams:
+                stream.close()
+            streams = await asyncio.wait_for(two_at_once(running, token), 10)
+            assert clock.time() - at_s < LEASE_S + 2
+        return streams
+
+    left = await asyncio.gather(*[killed(one, f"key-{number}") for number, one in enumerate(both)])
+    with store_server.client() as client:
+        assert [client.zcard(key) for key in client.scan_iter("gw:*slots*")] == [2, 2]
+    for stream in (one for streams in left for one in streams):
+        stream.close()

@@ -1,6 +1,7 @@
 """Several gateway processes on one real store: limits hold in sum, the books are right, and nothing is left behind."""
 
 import asyncio
+import itertools
 import random
 import signal
 from collections import Counter
@@ -14,7 +15,7 @@ from tests.doors import CHAT, COMPLETIONS, Samples
 from tests.engines import ScriptedEngine, never
 from tests.processes import Processes, Running, until
 from tests.store_server import StoreServer
-from tests.transcripts import chat, chat_role, chunked, head
+from tests.transcripts import answer, chat, chat_role, chunked, head, http, sse, transcript
 
 HI: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 QUOTA = 10**8
@@ -40,15 +41,25 @@ async def two_gateways(
 async def test_of_a_hundred_calls_at_once_over_two_gateways_exactly_the_limit_is_admitted(
     processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine, stream: bool
 ) -> None:
-    rule = {"name": "few", "per": ["key"], "requests": 10, "window": "1h"}
-    gateways = await two_gateways(processes, store_server, {"tiny": scripted_engine.url}, rule)
-    token = processes.token()
-    body = HI | {"model": "tiny", "stream": stream}
-    replies = await asyncio.gather(*[processes.post(gateways[n % 2], CHAT, body, token=token) for n in range(100)])
-    assert sorted(reply.status for reply in replies) == [200] * 10 + [429] * 90
-    assert len(scripted_engine.requests) == 10
-    left = [int(reply.headers["x-ratelimit-remaining-requests"]) for reply in replies if reply.status == 200]
-    assert sorted(left) == list(range(10))
+    rules = [
+        {"name": "few", "per": ["key"], "requests": 10, "window": "1h"},
+        {"name": "tokens", "per": ["key"], "tokens": 350, "window": "1h", "count": "output"},
+    ]
+    gateways = await two_gateways(processes, store_server, {"tiny": scripted_engine.url}, *rules)
+    words = sse(transcript(" a", " b", usage=(3, 2))) if stream else http(answer("chat", "a b", usage=(3, 2)))
+    for measure, most, admitted, left in (("requests", 1, 10, range(10)), ("tokens", 60, 5, range(50, 350, 60))):
+        token, go, before = processes.token(key=measure), asyncio.Event(), len(scripted_engine.requests)
+        for _ in range(admitted):
+            scripted_engine.answer(go, words)
+        body = HI | {"model": "tiny", "stream": stream, "max_tokens": most}
+        posts = [processes.post(gateways[n % 2], CHAT, body, token=token) for n in range(100)]
+        calls = [asyncio.ensure_future(post) for post in posts]
+        for refused in itertools.islice(asyncio.as_completed(calls), 100 - admitted):
+            assert (await refused).status == 429
+        go.set()
+        replies = [reply for call in calls if (reply := await call).status == 200]
+        assert len(replies) == len(scripted_engine.requests) - before == admitted
+        assert sorted(int(reply.headers[f"x-ratelimit-remaining-{measure}"]) for reply in replies) == list(left)
 
 
 async def test_a_killed_gateways_slot_is_free_within_its_lease_and_a_long_stream_keeps_its_own(
