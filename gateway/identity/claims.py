@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import jmespath
-
 from gateway import config
+from gateway.identity.expression import compiled
 from gateway.identity.principal import Principal
 from gateway.identity.refused import TokenRefused
 
@@ -16,9 +15,10 @@ class ClaimMapping:
     """The compiled expressions of one issuer's `claims`."""
 
     def __init__(self, claims: config.Claims) -> None:
-        # One list of all four: a search takes 3 µs, four of them 8.
-        expressions = (claims.tenant, claims.key, claims.plan, claims.models)
-        self._expressions = jmespath.compile(f"[{', '.join(expressions)}]")
+        self._tenant = compiled(claims.tenant)
+        self._key = compiled(claims.key)
+        self._plan = compiled(claims.plan)
+        self._models = compiled(claims.models)
 
     def principal(self, claims: dict[str, Any]) -> Principal:
         """Return who the claims name.
@@ -27,7 +27,8 @@ class ClaimMapping:
             TokenRefused: `principal`, when tenant or key is null or no name, or plan or models is malformed.
         """
         try:
-            tenant, key, plan, models = self._expressions.search(claims)
+            tenant, key = self._tenant(claims), self._key(claims)
+            plan, models = self._plan(claims), self._models(claims)
         except (ValueError, TypeError, ArithmeticError, RecursionError) as error:  # a JMESPathError is a ValueError
             raise TokenRefused("principal") from error
         return Principal(

@@ -6,12 +6,16 @@ the set could sign with them.
 
 import json
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from jwt.algorithms import AllowedPublicKeys
 
+from gateway import config
+
+# No other is within reach, shared secrets and `none` least of all.
+_SIGNATURES = jwt.PyJWS(algorithms=get_args(config.Algorithm))
 # Which signatures a key can verify, by its `kty` and `crv`. A P-521 key never verifies ES256, whatever its `alg` says.
 _FAMILIES: dict[tuple[object, object], tuple[str, ...]] = {
     ("RSA", None): ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -30,11 +34,25 @@ class KeySetUnusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One public key: its id, the algorithms it may verify, and the key itself. Equal keys are the same key."""
+    """One public key: its id, the algorithms it may verify, and the key itself. Equal keys are the same key.
+
+    Of `algorithms` it keeps those that its kind, its curve and its length are good for.
+    """
 
     key_id: str | None
     algorithms: tuple[str, ...]
     public: AllowedPublicKeys
+
+    def __post_init__(self) -> None:
+        """Let no algorithm stay that the key is not for: it is asked with each token, and this only now."""
+        good = tuple(name for name in self.algorithms if _good_for(name, self.public))
+        object.__setattr__(self, "algorithms", good)
+
+    def verifies(self, algorithm: str, text: bytes, signature: bytes) -> bool:
+        """Whether this is the key's own signature of the text, by one of its algorithms. The work is PyJWT's."""
+        if algorithm not in self.algorithms:
+            return False
+        return _SIGNATURES.get_algorithm_by_name(algorithm).verify(text, self.public, signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +79,13 @@ class Keys:
 
     def find(self, key_id: str | None, algorithm: str) -> Key | None:
         """Return the key for a token's `kid` and `alg`. A token without `kid` gets a key only if no other would fit."""
+        if key_id is not None:
+            for key in self.usable:
+                if key.key_id == key_id and algorithm in key.algorithms:
+                    return key
+            return None
         fitting = [key for key in self.usable if algorithm in key.algorithms]
-        if key_id is None:
-            return fitting[0] if len(fitting) == 1 else None
-        return next((key for key in fitting if key.key_id == key_id), None)
+        return fitting[0] if len(fitting) == 1 else None
 
 
 def _key(entry: object) -> Key | None:
@@ -76,7 +97,8 @@ def _key(entry: object) -> Key | None:
         return None
     algorithms = tuple(name for name in _FAMILIES.get(shape, ()) if declared in (None, name))
     public = _public(entry, algorithms[0]) if algorithms else None
-    return None if public is None else Key(key_id, algorithms, public)
+    key = None if public is None else Key(key_id, algorithms, public)
+    return key if key is not None and key.algorithms else None
 
 
 def _verifies(entry: dict[str, Any]) -> bool:
@@ -91,8 +113,17 @@ def _verifies(entry: dict[str, Any]) -> bool:
 
 def _public(entry: dict[str, Any], algorithm: str) -> AllowedPublicKeys | None:
     try:
-        jwk = jwt.PyJWK(entry, algorithm)
+        public: AllowedPublicKeys = jwt.PyJWK(entry, algorithm).key
     except (jwt.PyJWTError, UnsupportedAlgorithm):
         return None
-    too_short = jwk.Algorithm.check_key_length(jwk.key)  # RSA below 2048 bits (NIST SP 800-131A)
-    return None if too_short else jwk.key
+    return public
+
+
+def _good_for(name: str, public: AllowedPublicKeys) -> bool:
+    """Whether a key is of the kind and curve that an algorithm is for, and long enough (NIST SP 800-131A)."""
+    try:
+        algorithm = _SIGNATURES.get_algorithm_by_name(name)
+        prepared = algorithm.prepare_key(public)
+    except (NotImplementedError, jwt.InvalidKeyError, TypeError):
+        return False
+    return algorithm.check_key_length(prepared) is None

@@ -96,6 +96,10 @@ class KeySet:
         """Whether this very key is still published."""
         return self.keys is not None and key in self.keys.usable
 
+    def known(self, key_id: str | None, algorithm: str) -> Key | None:
+        """Return the key that verifies a token of this `kid` and `alg`, if it is here; asks nobody."""
+        return None if self.keys is None else self.keys.find(key_id, algorithm)
+
     async def find(self, key_id: str | None, algorithm: str, *, vouched: bool = False) -> Key:
         """Return the key that verifies a token of this `kid` and `alg`; fetch again if it is unknown.
 
@@ -106,13 +110,13 @@ class KeySet:
             TokenRefused: the issuer has no such key, as far as we could learn within `cooldown`.
             IdentityUnavailable: no key set could be had yet; or a vouched token's key is not published.
         """
-        key = self._find(key_id, algorithm)
+        key = self.known(key_id, algorithm)
         for _ in range(2 if vouched else 1):
             if key is not None or not self._may_fetch(vouched=vouched):
                 break
             # `wait`, because a caller that is cancelled must not cancel the fetch for the others.
             await asyncio.wait([self._fetch_once(asked=True)])
-            key = self._find(key_id, algorithm)
+            key = self.known(key_id, algorithm)
         if key is not None:
             return key
         if self.keys is None or vouched:
@@ -121,9 +125,6 @@ class KeySet:
                 retry_after_s=VOUCHED_COOLDOWN_S if vouched else self._askable_at - self._clock.monotonic(),
             )
         raise TokenRefused("key")
-
-    def _find(self, key_id: str | None, algorithm: str) -> Key | None:
-        return None if self.keys is None else self.keys.find(key_id, algorithm)
 
     def _may_fetch(self, *, vouched: bool) -> bool:
         """Whether a fetch runs that can be joined, or enough time has passed since the last that a token asked for.

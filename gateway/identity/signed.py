@@ -28,7 +28,9 @@ class Signed:
         """
         if token.algorithm not in self._issuer.algorithms:
             raise TokenRefused("algorithm")
-        key = await self.key_set.find(token.key_id, token.algorithm)
+        key = self.key_set.known(token.key_id, token.algorithm)
+        if key is None:
+            key = await self.key_set.find(token.key_id, token.algorithm)
         # Nothing below suspends: the token is remembered with the very keys that verified it.
         verified = verify(token, key, issuer=self._issuer, now=self._clock.now())
         return Accepted(self._mapping.principal(verified.claims), verified.until, self.key_set)

@@ -5,7 +5,7 @@ fetched and no issuer asked again because something else has changed.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -127,22 +127,24 @@ class Trust:
             Unauthorized: TokenRefused or ExpiredToken.
             IdentityUnavailable: it cannot be judged at the moment.
         """
-        accepted = await self._judge(token)
-        return Accepted(self._permissions.narrowed(accepted.principal), accepted.until, accepted.key_set)
-
-    async def _judge(self, token: str) -> Accepted:
-        """Find who is to verify a token by what it says of itself, and have it verified by that one alone."""
         if self._api_keys.claims(token):
-            return self._api_keys.accept(token, now=self._means.clock.now())
+            accepted = self._api_keys.accept(token, now=self._means.clock.now())
+        else:
+            accepted = await self._judge(token)
+        principal = self._permissions.narrowed(accepted.principal)
+        return accepted if principal is accepted.principal else accepted._replace(principal=principal)
+
+    def _judge(self, token: str) -> Awaitable[Accepted]:
+        """Find who is to verify a token by what it says of itself, and have it verified by that one alone."""
         peeked = peek(token)
         if not isinstance(peeked, Peeked):
             if (grants := self._granted_by_form.get(peeked)) is not None:
-                return await grants.accept(token)
+                return grants.accept(token)
             raise TokenRefused("malformed")
         if (grants := self._granted_by_issuer.get(peeked.issuer)) is not None:
-            return await grants.accept(token)
+            return grants.accept(token)
         if (signed := self._signed.get(peeked.issuer)) is not None:
-            return await signed.accept(peeked)
+            return signed.accept(peeked)
         raise TokenRefused("issuer")
 
     def _judges(self, entry: config.Issuer, source: Callable[[], Source], known: dict[str, Judges]) -> Judges:

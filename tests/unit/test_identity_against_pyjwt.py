@@ -25,7 +25,9 @@ from gateway.identity.verify import verify
 from tests.identity_provider import SigningKey, any_json, b64, key_set, signing_key
 
 ALGORITHMS = get_args(config.Algorithm)
-NOW = SystemClock().now()
+# Whole seconds, and a leeway that ends long after these tests: PyJWT reads the clock itself, and cuts fractions off.
+NOW = int(SystemClock().now())
+LEEWAY = "300s"
 ISSUER = "https://idp.example"
 CLAIMS: dict[str, Any] = {"iss": ISSUER, "aud": ["other", "gw"], "sub": "user-1", "exp": NOW + 3600, "iat": NOW - 3600}
 DATES = ("exp", "nbf", "iat")
@@ -106,7 +108,7 @@ def agree(token: str, key: Key, issuer: config.Issuer) -> None:
 
 
 def issuer_of(key: SigningKey, **settings: Any) -> config.Issuer:
-    entry = {"issuer": ISSUER, "jwks": "keys.json", "algorithms": [key.algorithm], "audience": "gw", "leeway": "5s"}
+    entry = {"issuer": ISSUER, "jwks": "keys.json", "algorithms": [key.algorithm], "audience": "gw", "leeway": LEEWAY}
     return config.Issuer(**{**entry, **settings})
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
+import jwt
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -16,35 +17,46 @@ from gateway.identity.authenticate import Authenticator
 from tests.identity_provider import key_set, signing_key
 
 K1 = signing_key("k1")
-# Measured on 2 cores: 1 µs to recall, 50 to 55 µs to verify, of which 21 are the RSA check itself. Of the rest reading
-# the token takes 10, searching the claims 5, looking at each of them 3.
+# Measured on 2 cores: 1 µs to recall, 38 to 42 µs to verify, of which 20 are the RSA check itself and 7 reading the
+# token; PyJWT's `decode` with the same checks takes 64 to 68.
 RECALLS = 4  # to be had for less than the price of one check
-CHECKS = 4  # more than a new token may cost
+CHECKS = 3  # more than a new token may cost
+ROW = 25  # tokens that are verified one way before it is the other's turn: both have what they need in their caches
 
 
 @pytest.mark.alone
-async def test_a_repeated_token_costs_microseconds_and_a_new_one_a_signature_check(tmp_path: Path) -> None:
+async def test_a_repeated_token_costs_microseconds_and_a_new_one_less_than_pyjwt_takes(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_bytes(key_set(K1))
-    entry = config.Issuer(issuer="idp", jwks=str(tmp_path / "keys.json"))
+    entry = config.Issuer(issuer="idp", jwks=str(tmp_path / "keys.json"), audience="gw")
     exp = SystemClock().now() + 3600
-    headers = [f"Bearer {K1.token({'iss': 'idp', 'sub': 'u', 'exp': exp, 'jti': str(n)})}".encode() for n in range(200)]
+    tokens = [K1.token({"iss": "idp", "aud": "gw", "sub": "u", "exp": exp, "jti": str(n)}) for n in range(200)]
     async with aiohttp.ClientSession() as session:
         stage = Authenticator(
             config.Auth(issuers=(entry,)), session, clock=SystemClock(), observe=lambda _issuer, _result: None
         )
-        await stage.authenticate(headers[0])
-        assert stage.recall(headers[0]) is not None
-        recall_s = least(lambda: stage.recall(headers[0]), number=1000)
-        times = []
-        for header in headers[1:]:
-            began = time.perf_counter()
-            await stage.authenticate(header)
-            times.append(time.perf_counter() - began)
+        known = f"Bearer {K1.token({'iss': 'idp', 'aud': 'gw', 'sub': 'u', 'exp': exp})}".encode()
+        await stage.authenticate(known)
+        assert stage.recall(known) is not None
+        recall_s = least(lambda: stage.recall(known), number=1000)
+        decode, jwk = jwt.PyJWT({"require": ["iss", "aud", "exp"]}).decode, jwt.PyJWK(K1.jwk())
+        ours, pyjwts = [], []
+        for row in (tokens[at : at + ROW] for at in range(0, len(tokens), ROW)):
+            for header in [f"Bearer {token}".encode() for token in row]:
+                began = time.perf_counter()
+                assert stage.recall(header) is None
+                await stage.authenticate(header)
+                ours.append(time.perf_counter() - began)
+            for token in row:
+                began = time.perf_counter()
+                decode(token, jwk, algorithms=["RS256"], audience="gw", issuer="idp", leeway=5)
+                pyjwts.append(time.perf_counter() - began)
         await stage.close()
-    check_s = least(signature_check(), number=50)
-    told = f"recall {recall_s * 1e6:.1f} µs, new {min(times) * 1e6:.0f} µs, a check alone {check_s * 1e6:.0f} µs"
+    check_s, new_s, pyjwt_s = least(signature_check(), number=50), min(ours), min(pyjwts)
+    told = (
+        f"recall {recall_s * 1e6:.1f} µs, new {new_s * 1e6:.0f}, PyJWT {pyjwt_s * 1e6:.0f}, check {check_s * 1e6:.0f}"
+    )
     assert recall_s < check_s / RECALLS, told
-    assert min(times) < check_s * CHECKS, told
+    assert new_s < min(check_s * CHECKS, pyjwt_s), told
 
 
 def least(timed: Callable[[], object], *, number: int) -> float:
