@@ -5,6 +5,8 @@ Owns the issuers' key sets and what is remembered; knows nothing of bodies, limi
 
 import asyncio
 import hashlib
+import logging
+from collections.abc import Collection
 
 import aiohttp
 
@@ -17,6 +19,11 @@ from gateway.identity.keyset import FETCH_TIMEOUT_S, Observe
 from gateway.identity.principal import Principal
 from gateway.identity.remembered import Remembered
 from gateway.identity.trust import Judges, Means, Trust
+
+# Whatever waits for an issuer ends at once when it is told to.
+CLOSE_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 def _unobserved(_issuer: str, _result: str, _seconds: float) -> None:
@@ -58,9 +65,7 @@ class Authenticator:
         """End the background work."""
         for task in self._retiring:
             task.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
-        for judges in self._trust.judges:
-            await judges.close()
+        await _ended([*self._retiring, *map(_closing, self._trust.judges)])
 
     async def prepare(self, auth: config.Auth) -> Trust:
         """Return what to `adopt`, once its key sets have been fetched, or could not be. Nothing changes yet.
@@ -81,8 +86,7 @@ class Authenticator:
 
     async def abandon(self, trust: Trust) -> None:
         """End what was prepared and is not adopted."""
-        for judges in trust.beyond(self._trust):
-            await judges.close()
+        await _ended([*map(_closing, trust.beyond(self._trust))])
 
     def adopt(self, trust: Trust) -> None:
         """Go by what was prepared from now on. Tokens are judged anew; who waits for a judgement still gets it."""
@@ -142,3 +146,16 @@ async def _retire(judges: Judges) -> None:
         await judges.retire()
     finally:
         await judges.close()
+
+
+def _closing(judges: Judges) -> asyncio.Task[None]:
+    return asyncio.create_task(judges.close(), name=f"closing {judges.entry.issuer}")
+
+
+async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Wait for them all at once: one that hangs holds up neither the others nor, beyond `CLOSE_S`, who waits here."""
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
+    for one in late:
+        _log.warning("%s takes longer than %g s; it is left behind", one.get_name(), CLOSE_S)

@@ -3,7 +3,6 @@
 Never more than 1 MiB.
 """
 
-import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -20,6 +19,7 @@ from gateway import config
 from gateway.identity.authorities import Authorities
 from gateway.identity.fetch import Unreachable, fetch, shown
 from gateway.identity.keys import KeySetUnusable
+from gateway.identity.local_file import LocalFile
 
 
 class Document(NamedTuple):
@@ -46,7 +46,7 @@ def source_of(issuer: config.Issuer, session: aiohttp.ClientSession) -> Source:
         return partial(_discover, web, issuer.issuer)
     if issuer.jwks.startswith(("http://", "https://")):
         return partial(web.download, issuer.jwks)
-    return partial(_read, Path(issuer.jwks))
+    return partial(_read, LocalFile(Path(issuer.jwks), max_bytes=MAX_DOCUMENT_BYTES))
 
 
 class _Web:
@@ -55,7 +55,9 @@ class _Web:
     def __init__(self, issuer: config.Issuer, session: aiohttp.ClientSession) -> None:
         self._session = session
         self._authorities = Authorities(issuer.ca)
-        self._token = None if issuer.jwks_token is None else Path(issuer.jwks_token)
+        self._token = (
+            None if issuer.jwks_token is None else LocalFile(Path(issuer.jwks_token), max_bytes=MAX_DOCUMENT_BYTES)
+        )
         self._home = issuer.jwks or issuer.issuer
 
     async def download(self, url: str) -> Document:
@@ -126,15 +128,11 @@ def fresh_for_s(headers: CIMultiDictProxy[str]) -> float | None:
     return float(max(0, min(ages) - (int(age) if _SECONDS.fullmatch(age) else 0)))
 
 
-async def _read(path: Path) -> Document:
-    def read() -> bytes:
-        with path.open("rb") as file:
-            return file.read(MAX_DOCUMENT_BYTES + 1)
-
+async def _read(file: LocalFile) -> Document:
     try:
-        document = await asyncio.to_thread(read)
+        document = await file.read()
     except OSError as error:
-        raise KeySetUnusable(f"{path} cannot be read: {error.strerror}") from error
+        raise KeySetUnusable(f"{file.path} cannot be read: {error.strerror}") from error
     if len(document) > MAX_DOCUMENT_BYTES:
-        raise KeySetUnusable(f"{path} is larger than 1 MiB")
+        raise KeySetUnusable(f"{file.path} is larger than 1 MiB")
     return Document(document)

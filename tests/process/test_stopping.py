@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import signal
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,14 +64,16 @@ async def new_clients(gateway: Running, calls: Calls, answers: list[Reply]) -> f
 
 @pytest.mark.parametrize("again", [False, True], ids=["told once", "told again"])
 async def test_everybody_gets_an_answer_and_nothing_is_left(
-    processes: Processes, scripted_engine: ScriptedEngine, store_server: StoreServer, *, again: bool
+    processes: Processes, scripted_engine: ScriptedEngine, store_server: StoreServer, tmp_path: Path, *, again: bool
 ) -> None:
+    os.mkfifo(tmp_path / "keys.json")  # as a file on a disk that hangs: who reads it never returns
     calls = Calls(processes.token())
     scripted_engine.default = calls.engine
     async with proxy_before(store_server.port) as store, AsyncExitStack() as clients:
         gateway = await processes.serve(
             processes.config(
                 server={"drain_delay": f"{DELAY_S}s", "drain_timeout": f"{DRAIN_S}s"},
+                auth={"issuers": [{"issuer": "hangs", "jwks": str(tmp_path / "keys.json")}]},
                 models={"tiny": {"pool": "main"}},
                 pools={"main": {"replicas": [scripted_engine.url]}},
                 limits={"store": store.url, "store_timeout": "5s", "plans": {"standard": [SLOT]}},

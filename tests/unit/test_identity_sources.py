@@ -1,7 +1,9 @@
 """Where key sets come from, and from where they must not."""
 
+import asyncio
 import gzip
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -73,6 +75,23 @@ async def test_what_cannot_be_had_is_said_without_secrets(
         await read(session, where)
     assert str(unusable.value).startswith(message)
     assert "secret" not in str(unusable.value)
+
+
+async def test_a_file_that_hangs_is_read_by_one_thread_however_often_it_is_asked_for(
+    session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.json"
+    os.mkfifo(file)
+    source = source_of(config.Issuer(issuer="idp", jwks=str(file)), session)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await source()
+    reading = [thread for thread in threading.enumerate() if str(file) in thread.name]
+    assert [thread.daemon for thread in reading] == [True]  # nobody waits for it when the process ends
+    waiting = asyncio.ensure_future(source())
+    await asyncio.to_thread(file.write_bytes, b"the keys")
+    assert (await waiting).content == b"the keys"
 
 
 @pytest.mark.parametrize("slash", ["", "/"])
