@@ -1,131 +1,219 @@
-"""Which models a caller may use: by its token, its tenant and its key, on every path alike, whatever name it calls."""
+"""Which models a caller may use: by its token, its tenant and its key, on every route alike, whatever name it calls."""
 
 import hashlib
-from itertools import product
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
-from tests.envelope import BAD_REQUEST, error_of
+from tests.envelope import error_of
+from tests.transcripts import http
 
 MODELS: dict[str, Any] = {
-    "acme/small": {"pool": "main", "aliases": ["fast"]},
-    "acme/big": {"pool": "large", "aliases": ["big-alias"]},
-    "else/other": {"pool": "large"},
+    "acme/small": {"pool": "main", "aliases": ["fast"], "fallbacks": ["acme/big"]},
+    "acme/big": {"pool": "large", "aliases": ["big alias"]},
+    "else/other": {"pool": {"large": 1, "main": 1}, "aliases": ["other"]},
 }
-BODIES: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": "Hi"}]},
-    COMPLETIONS: {"prompt": "Hi"},
+SMALL, BIG, OTHER, TINY = "acme/small", "acme/big", "else/other", "acme/tiny"  # the last is every door's
+NAMES = {
+    SMALL: SMALL,
+    "fast": SMALL,
+    BIG: BIG,
+    "big alias": BIG,
+    OTHER: OTHER,
+    "other": OTHER,
+    TINY: TINY,
+    "tiny": TINY,
 }
-SECRET = "sk-0123456789"
-API_KEY = {"key": "key-1", "tenant": "acme", "sha256": hashlib.sha256(SECRET.encode()).hexdigest()}
-# The same permission, acme/small alone, said in each place where it can be, or by two that are each too wide.
-SMALL: list[str] = ["acme/small"]
-WAYS: dict[str, tuple[dict[str, Any], Any]] = {
-    "token": ({}, SMALL),
-    "tenant": ({"tenants": {"acme": {"models": SMALL}}}, None),
-    "key": ({"tenants": {"acme": {"keys": {"key-1": {"models": SMALL}}}}}, None),
-    "token and tenant": ({"tenants": {"acme": {"models": ["acme/*"]}}}, ["*small", "*other"]),
-    "tenant and key": ({"tenants": {"acme": {"models": ["acme/*"], "keys": {"key-1": {"models": ["*[lr]"]}}}}}, None),
-    "API key": ({"api_keys": [API_KEY | {"models": SMALL}]}, SECRET),
-    "API key and tenant": ({"api_keys": [API_KEY], "tenants": {"acme": {"models": SMALL}}}, SECRET),
+NO_NAMES = ["nope", "ACME/SMALL", " fast", "fast ", "acme/small\0", "acme/small/", "acme/sm\u0430ll", "*", "acme/*"]
+
+SECRETS = {"sk-0123456789": {"models": [SMALL]}, "sk-9876543210": {"tenant": "boxed"}}
+API_KEYS = [
+    {"key": "key-1", "tenant": "acme", "sha256": hashlib.sha256(secret.encode()).hexdigest()} | entry
+    for secret, entry in SECRETS.items()
+]
+TENANTS: dict[str, Any] = {
+    "boxed": {"models": [SMALL]},
+    "keyed": {"keys": {"few": {"models": [SMALL]}}},
+    "wide": {"models": ["acme/*"], "keys": {"narrow": {"models": ["*[lr]"]}, "none": {"models": []}}},
+}
+# The claims of a token, or an API key; and what its bearer may use by all that is said of it.
+CALLERS: dict[str, tuple[dict[str, Any] | str, set[str]]] = {
+    "whom nothing is said of": ({}, {SMALL, BIG, OTHER, TINY}),
+    "by its token": ({"models": [SMALL]}, {SMALL}),
+    "by globs of its token": ({"models": ["acme/*"]}, {SMALL, BIG, TINY}),
+    "whose token names an alias": ({"models": ["fast"]}, set()),
+    "whose token permits none": ({"models": []}, set()),
+    "by its tenant": ({"tenant": "boxed"}, {SMALL}),
+    "whose token claims more than its tenant": ({"tenant": "boxed", "models": ["*"]}, {SMALL}),
+    "by its key": ({"tenant": "keyed", "key": "few"}, {SMALL}),
+    "of another key of that tenant": ({"tenant": "keyed"}, {SMALL, BIG, OTHER, TINY}),
+    "of that key of another tenant": ({"tenant": "acme", "key": "few"}, {SMALL, BIG, OTHER, TINY}),
+    "by token and tenant": ({"tenant": "wide", "models": ["*small", "*other"]}, {SMALL}),
+    "by tenant and key": ({"tenant": "wide", "key": "narrow"}, {SMALL}),
+    "whose key may use none": ({"tenant": "wide", "key": "none", "models": ["*"]}, set()),
+    "by its API key": ("sk-0123456789", {SMALL}),
+    "by its API key's tenant": ("sk-9876543210", {SMALL}),
 }
 
-
-class Caller:
-    """Who may use acme/small alone, and the engines behind both pools."""
-
-    def __init__(self, door: Door, token: str, small: ScriptedEngine, large: ScriptedEngine) -> None:
-        self.door = door
-        self.token = token
-        self.small = small
-        self.large = large
-
-    async def call(self, path: str, model: str, *, stream: bool) -> Reply:
-        return await self.door.post(path, BODIES[path] | {"model": model, "stream": stream}, token=self.token)
-
-    async def get(self, path: str) -> Reply:
-        return await self.door.get(path, token=self.token)
+Route = Callable[[Door, str, str], Awaitable[Reply]]
 
 
-@pytest.fixture(params=WAYS)
-async def caller(
-    request: pytest.FixtureRequest, open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: Any
-) -> Caller:
-    auth, by = WAYS[request.param]
-    large = await scripted_engines()
+def posted(path: str, *, stream: bool) -> Route:
+    prompt: dict[str, Any] = (
+        {"prompt": "Hi"} if path == COMPLETIONS else {"messages": [{"role": "user", "content": "Hi"}]}
+    )
 
-    door = await open_door(scripted_engine.url, pools={"large": {"replicas": [large.url]}}, models=MODELS, auth=auth)
-    return Caller(door, by if isinstance(by, str) else door.token_of(models=by), scripted_engine, large)
+    async def post(door: Door, token: str, name: str) -> Reply:
+        return await door.post(path, prompt | {"model": name, "stream": stream}, token=token)
 
-
-async def test_what_is_not_permitted_is_not_there_by_any_name_on_any_path(caller: Caller) -> None:
-    asked = [
-        "acme/big",
-        "big-alias",
-        "else/other",
-        "acme/tiny",
-        "ACME/SMALL",
-        " acme/small",
-        "acme/small\0",
-        "FAST",
-        "nope",
-    ]
-    for path, stream in product(BODIES, (False, True)):
-        bodies = set()
-        for name in asked:
-            reply = await caller.call(path, name, stream=stream)
-            error_of(reply, 404, "model_not_found", BAD_REQUEST, param="model")
-            shown = repr(name).encode().replace(b"\\", b"\\\\")
-            assert shown in reply.body
-            bodies.add(reply.body.replace(shown, b"NAME"))
-        assert len(bodies) == 1
-    assert caller.small.requests == caller.large.requests == []
+    return post
 
 
-async def test_what_is_permitted_is_served_by_all_its_names_on_both_paths(caller: Caller) -> None:
-    for path, stream, name in product(BODIES, (False, True), ("acme/small", "fast")):
-        assert (await caller.call(path, name, stream=stream)).status == 200
-    assert len(caller.small.requests) == 8
-    assert caller.large.requests == []
+ROUTES: dict[str, Route] = {
+    f"{path}, {'stream' if stream else 'whole'}": posted(path, stream=stream)
+    for path in (CHAT, COMPLETIONS)
+    for stream in (False, True)
+}
+ROUTES["shown"] = lambda door, token, name: door.get(f"/v1/models/{quote(name, safe='')}", token=token)
+ROUTES["shown, with its slash"] = lambda door, token, name: door.get(f"/v1/models/{quote(name)}", token=token)
 
 
-async def test_what_is_permitted_is_listed_and_shown_and_nothing_else(caller: Caller) -> None:
-    assert [model["id"] for model in (await caller.get("/v1/models")).json()["data"]] == ["acme/small"]
-    for name in ("acme/small", "fast", "acme%2Fsmall"):
-        assert (await caller.get(f"/v1/models/{name}")).json()["id"] == "acme/small"
-    bodies = set()
-    for name in ("acme/big", "big-alias", "else/other", "nope"):
-        reply = await caller.get(f"/v1/models/{name}")
-        error_of(reply, 404, "model_not_found", BAD_REQUEST, param="model")
-        bodies.add(reply.body.replace(name.encode(), b"NAME"))
-    assert len(bodies) == 1
+@pytest.fixture
+async def large(scripted_engines: Any) -> ScriptedEngine:
+    engine: ScriptedEngine = await scripted_engines()
+    return engine
 
 
-async def test_a_tenants_permission_is_nobody_elses(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
-    auth = {"tenants": {"acme": {"models": [], "keys": {"key-1": {"models": ["*"]}}}}}
-    door = await open_door(scripted_engine.url, auth=auth)
-    body = BODIES[CHAT] | {"model": "tiny"}
-    assert (await door.post(CHAT, body, token=door.token())).status == 404
-    assert (await door.post(CHAT, body, token=door.token(tenant="other"))).status == 200
-    assert (await door.get("/v1/models")).json()["data"] == []
+@pytest.fixture
+async def door(open_door: OpenDoor, scripted_engine: ScriptedEngine, large: ScriptedEngine) -> Door:
+    pools = {"main": {"breaker": {"failures": 100}}, "large": {"replicas": [large.url]}}
+    auth = {"tenants": TENANTS, "api_keys": API_KEYS}
+    return await open_door(scripted_engine.url, pools=pools, models=MODELS, auth=auth)
+
+
+def tokens(door: Door) -> Iterable[tuple[str, str, set[str]]]:
+    """Yield who calls, with which token, and the models that it may use."""
+    for who, (by, may) in CALLERS.items():
+        yield who, by if isinstance(by, str) else door.token_of(**by), may
+
+
+def seen(reply: Reply, name: str) -> tuple[int, Any, Any]:
+    """Return all that a client sees of an answer but for what no two answers share, and for the name that was asked."""
+    fields = {field.lower(): value for field, value in reply.headers.items()}
+    for field in ("inference-id", "x-request-id", "date", "content-length"):
+        assert fields.pop(field)
+    assert repr(name) in reply.error["message"]
+    return reply.status, fields, reply.error | {"message": reply.error["message"].replace(repr(name), "NAME")}
+
+
+async def test_what_a_caller_may_not_use_is_not_there_by_any_name_on_any_route(
+    door: Door, scripted_engine: ScriptedEngine, large: ScriptedEngine
+) -> None:
+    for label, route in ROUTES.items():
+        looks = []
+        for who, token, may in tokens(door):
+            for name in [*(name for name, model in NAMES.items() if model not in may), *NO_NAMES]:
+                looks.append(seen(await route(door, token, name), name))
+                assert looks[-1] == looks[0], (who, label, name)
+        status, _, error = looks[0]
+        assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
+    assert scripted_engine.requests == large.requests == []
+    samples = await door.metrics()
+    assert {labels["model"] for labels in samples.labels("gateway_requests_total")} == {"unknown"}
+
+
+async def test_what_a_caller_may_use_is_listed_shown_and_served_by_all_its_names_and_nothing_else_is_listed(
+    door: Door,
+) -> None:
+    for who, token, may in tokens(door):
+        listed = (await door.get("/v1/models", token=token)).json()["data"]
+        assert {one["id"] for one in listed} == may, who
+        assert all(set(one.get("fallbacks", ())) <= may for one in listed)
+        for label, route in ROUTES.items():
+            for name in [name for name, model in NAMES.items() if model in may]:
+                reply = await route(door, token, name)
+                assert reply.status == 200, (who, label, name)
+                if label.startswith("shown"):
+                    assert reply.json() in listed
+                else:
+                    assert reply.headers["x-gateway-model"] == NAMES[name]
+
+
+async def test_what_a_caller_may_not_use_does_not_stand_in_for_what_it_may(
+    door: Door, scripted_engine: ScriptedEngine, large: ScriptedEngine
+) -> None:
+    for who, token, may in tokens(door):
+        for label in [label for label in ROUTES if SMALL in may and not label.startswith("shown")]:
+            asked = len(large.requests)
+            scripted_engine.answer(http(b"", status="500 X"))
+            reply = await ROUTES[label](door, token, "fast")
+            served_by = reply.headers.get("x-gateway-model")
+            assert (reply.status, served_by) == ((200, BIG) if BIG in may else (502, None)), (who, label)
+            assert len(large.requests) - asked == (BIG in may)
+            assert BIG in may or b"big" not in reply.body
+
+
+WHOM = {"tenant": "acme", "key": "leaked", "jti": "stolen"}
+
+
+@pytest.mark.parametrize("by", [("tenant",), ("tenant", "key"), ("tenant", "jti")], ids="-".join)
+async def test_who_is_revoked_sees_what_a_stranger_sees_on_every_route_and_for_every_name(
+    door: Door, scripted_engine: ScriptedEngine, by: tuple[str, ...]
+) -> None:
+    def signed(**claims: Any) -> str:
+        return door.token_of(**{name: WHOM[name] for name in WHOM} | claims)
+
+    routes = ROUTES | {
+        "listed": lambda door, token, _name: door.get("/v1/models", token=token),
+        "usage": lambda door, token, _name: door.get("/v1/usage", token=token),
+    }
+    names = [SMALL, BIG, "nope"]
+    known, others = signed(models=["acme/*"]), [signed(tenant="else")]
+    others += [] if by == ("tenant",) else [signed(**{by[-1]: "other"})]
+    assert (await door.get("/v1/models", token=known)).status == 200  # and remembered
+    revoked = [known, signed(models=[]), signed(models=["nope"])]
+    query = {name: WHOM[name] for name in by}
+    async with door.session.put(f"{door.admin_url}/admin/revocations", json=query) as done:
+        assert done.status == 200
+    looks = []
+    for route in routes.values():
+        for token in [*revoked, "e30.e30.e30", known[:-4] + "AAAA", "sk-unknown"]:
+            for name in names:
+                reply = await route(door, token, name)
+                error_of(reply, 401, "invalid_token", "authentication_error")
+                fields = {field.lower() for field in reply.headers}
+                looks.append((reply.body, reply.headers["WWW-Authenticate"], fields))
+                assert looks[-1] == looks[0]
+    assert scripted_engine.requests == []
+    samples = await door.metrics()
+    told = samples.total("gateway_auth_failures_total", reason="revoked")
+    assert told == len(routes) * len(revoked) * len(names)
+    for token in others:
+        assert (await door.get("/v1/models", token=token)).status == 200
+    async with door.session.delete(f"{door.admin_url}/admin/revocations", params=query) as done:
+        assert done.status == 200
+    assert (await door.get("/v1/models", token=known)).status == 200
 
 
 async def test_an_api_key_calls_is_booked_and_is_revoked_as_any_other(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
-    door = await open_door(scripted_engine.url, auth={"api_keys": [API_KEY]})
-    body = BODIES[CHAT] | {"model": "tiny"}
-    assert [(await door.post(CHAT, body, token=token)).status for token in (SECRET, door.token(key="k"))] == [200, 200]
-    usage = (await door.get("/v1/usage?group_by=key", token=SECRET)).json()["data"]
+    secret = "sk-0123456789"
+    api_key = {"key": "key-1", "tenant": "acme", "sha256": hashlib.sha256(secret.encode()).hexdigest()}
+    door = await open_door(scripted_engine.url, auth={"api_keys": [api_key]})
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+    assert [(await door.post(CHAT, body, token=token)).status for token in (secret, door.token(key="k"))] == [200, 200]
+    usage = (await door.get("/v1/usage?group_by=key", token=secret)).json()["data"]
     assert {row["key"]: row["calls"] for row in usage} == {"key-1": 1, "k": 1}
     assert all(name.lower() != "authorization" for name, _ in scripted_engine.requests[0].headers)
 
     async with door.session.put(f"{door.admin_url}/admin/revocations", json={"tenant": "acme", "key": "key-1"}) as done:
         assert done.status == 200
-    replies = [await door.post(CHAT, body, token=token) for token in (SECRET, f"{SECRET}x")]
+    replies = [await door.post(CHAT, body, token=token) for token in (secret, f"{secret}x")]
     for reply in replies:
         error_of(reply, 401, "invalid_token", "authentication_error")
     assert replies[0].body == replies[1].body
@@ -133,4 +221,4 @@ async def test_an_api_key_calls_is_booked_and_is_revoked_as_any_other(
     samples = await door.metrics()
     for reason in ("revoked", "api_key"):
         assert samples.total("gateway_auth_failures_total", reason=reason) == 1
-    assert SECRET not in "".join(await door.logged(6))
+    assert secret not in "".join(await door.logged(6))
