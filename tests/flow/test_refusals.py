@@ -283,8 +283,11 @@ async def test_no_refusal_tells_of_the_inside_and_no_log_line_of_the_client(
     expired = door.token(ttl_s=-3600)
     headers = [f"Bearer {door.token()}secret", "Bearer secret", "Basic secret", f"secret {door.token()}"]
     headers.append(f"Bearer {expired}")
+    for key_id in ("line\nsecret", "secret\u2028", "secret\x1b[31m"):
+        claims = {"iss": development.ISSUER, "exp": 1, "tenant": "secret", "key": "secret"}
+        headers.append(f"Bearer {jwt.encode(claims, door.signing, algorithm='ES256', headers={'kid': key_id})}")
     replies += [await authorized(door, header, ask(messages=said)) for header in headers]
-    assert sorted(reply.status for reply in replies) == [400] * 5 + [401] * 5 + [429] + [502] * 4
+    assert sorted(reply.status for reply in replies) == [400] * 5 + [401] * 8 + [429] + [502] * 4
     told = [f"{reply.headers} {reply.body!r}" for reply in replies]
     for inner in ("canary", "localhost", str(scripted_engine.port), "Traceback", "Error(", door.token(), expired):
         assert not [text for text in told if inner in text]

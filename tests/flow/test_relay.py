@@ -131,6 +131,7 @@ async def test_of_the_clients_headers_only_the_allowed_go_on(
         "X-data-parallel-rank": "3", "X-Request-Id": "mine", "X-Forwarded-For": "1.2.3.4", "TE": "trailers",
         "Forwarded": "for=1", "X-Secret": "1", "Connection": "X-Secret", "Keep-Alive": "timeout=5", "Trailer": "X-A",
         "Upgrade": "h2c", "INFERENCE-ID": "mine", "X-Tenant": "other", "X-Model": "big", "Priority": "u=0",
+        "x-gateway-model": "big", "x-request-timeout-ms": "60000", "X-Replica": "gpu-7", "Via": "1.1 evil",
     }  # fmt: skip
     reply = await door.post(
         CHAT, CHAT_ASK, traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", **secret
@@ -150,6 +151,7 @@ async def test_of_the_engines_headers_only_the_content_type_comes_back(
 ) -> None:
     private = [
         ("set-cookie", "a=b"), ("x-internal-host", "gpu-7"), ("connection", "x-foo"), ("x-foo", "1"),
+        ("server", "uvicorn"), ("x-powered-by", "vllm"), ("via", "1.1 gpu-7"), ("inference-id", "the engine's"),
         ("date", "Thu, 01 Jan 1970 00:00:00 GMT"), ("keep-alive", "timeout=5"), ("x-request-id", "the engine's"),
     ]  # fmt: skip
     door = await open_door(scripted_engine.url)

@@ -96,6 +96,23 @@ async def test_what_could_be_read_in_two_ways_is_401(open_door: OpenDoor, script
     assert not any(signature.decode() in line for line in await door.logged(22))
 
 
+async def test_a_call_in_the_body_of_one_that_is_refused_never_runs(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    door = await open_door(scripted_engine.url)
+    hidden = call(b"Authorization: Bearer " + door.token().encode())
+    head = HEAD % len(hidden)
+    async with raw_client(door.port) as client:
+        for field in (b"", b"Authorization: Basic x\r\n", b"Authorization: Bearer x\r\n"):
+            assert (await client.ask(head + field + b"\r\n" + hidden)).status == 401
+        assert scripted_engine.requests == []
+        assert (await client.ask(hidden)).status == 200
+        await client.send(head + b"\r\n")
+        assert (await client.answer()).status == 401  # before its body came, which is its body all the same
+        assert (await client.ask(hidden + b"GET /nowhere HTTP/1.1\r\nHost: a\r\n\r\n")).status == 404
+    assert len(scripted_engine.requests) == 1
+
+
 async def test_a_genuine_token_of_many_kilobytes_is_accepted(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
