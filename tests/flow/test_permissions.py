@@ -30,7 +30,7 @@ NAMES = {
 }
 NO_NAMES = ["nope", "ACME/SMALL", " fast", "fast ", "acme/small\0", "acme/small/", "acme/sm\u0430ll", "*", "acme/*"]
 
-SECRETS = {"sk-0123456789": {"models": [SMALL]}, "sk-9876543210": {"tenant": "boxed"}}
+SECRETS: dict[str, dict[str, Any]] = {"sk-0123456789": {"models": [SMALL]}, "sk-9876543210": {"tenant": "boxed"}}
 API_KEYS = [
     {"key": "key-1", "tenant": "acme", "sha256": hashlib.sha256(secret.encode()).hexdigest()} | entry
     for secret, entry in SECRETS.items()
