@@ -106,8 +106,7 @@ class Fallbacks:
         return True
 
     def _turn(self, trail: Trail, model: Model, *, asked: Model) -> None:
-        if trail.model is not None:
-            self._metrics.call_ended(trail.model.name)
-        self._metrics.call_started(model.name)
+        trail.leave()
+        trail.leave = self._metrics.call_started(model.name)
         trail.model = model
         trail.fallback_for = None if model.name == asked.name else asked.name

@@ -132,7 +132,7 @@ class Pipeline:
             tenant=principal.tenant,
             priority=permit.applying.priority,
         )
-        self._metrics.call_started(model.name)
+        trail.leave = self._metrics.call_started(model.name)
         with permit:  # gives everything back unless it is settled
             try:
                 fields = identifying(trail) + permit.fields
@@ -150,7 +150,7 @@ class Pipeline:
                 trail.client_gone = True
                 raise
             finally:
-                self._metrics.call_ended(trail.model.name)
+                trail.leave()
                 trail.outcome = attempts.outcome(client_gone=trail.client_gone)
                 if trail.outcome is not None:
                     permit.settle(trail.outcome.usage)

@@ -1,5 +1,7 @@
 """What a call leaves behind on its way: filled stage by stage by the pipeline, read once at its end."""
 
+from collections.abc import Callable
+
 from gateway.calls.call import Call
 from gateway.clock import Clock
 from gateway.errors import NoReplicaAvailable, Overloaded, Refusal, UpstreamFailed
@@ -13,17 +15,22 @@ from gateway.telemetry.record import CallRecord, Ending, Endpoint
 CLIENT_CLOSED_REQUEST = 499
 
 
+def _nowhere() -> None:
+    """Leave no model."""
+
+
 class Trail:
     """One call's facts. Times are monotonic seconds but for `started`.
 
     `model` is the one that answers, `fallback_for` the name of the one that was asked for, where that is another.
+    `leave` is to be called when it ends at that model: it is counted there until then.
     `cut`: its refusal came amid an answer. `untaken`: the client has not taken all of an answer that is complete.
     `stalled`: it took nothing for so long that it was cut.
     """
 
     __slots__ = (
         "_clock", "attempts", "began_at", "body_wait_s", "call", "client_gone", "cut", "endpoint", "fallback_for",
-        "inference_id", "model", "outcome", "principal", "refusal", "stalled", "started", "status", "untaken",
+        "inference_id", "leave", "model", "outcome", "principal", "refusal", "stalled", "started", "status", "untaken",
     )  # fmt: skip
 
     def __init__(self, inference_id: str, endpoint: Endpoint, clock: Clock) -> None:
@@ -34,6 +41,7 @@ class Trail:
         self.principal: Principal | None = None
         self.call: Call | None = None
         self.model: Model | None = None
+        self.leave: Callable[[], None] = _nowhere
         self.fallback_for: str | None = None
         self.attempts: Attempts | None = None
         self.outcome: Outcome | None = None

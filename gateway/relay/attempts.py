@@ -6,6 +6,7 @@ tried again. How each attempt ended is told to its replica's breaker.
 
 import asyncio
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -49,11 +50,8 @@ class Observer(TurnObserver, Protocol):
     def retry_refused(self, pool: str) -> None:
         """A call was not tried again: the pool's retries are used up."""
 
-    def stream_opened(self, model: str | None) -> None:
-        """A stream is being relayed from now on."""
-
-    def stream_closed(self, model: str | None) -> None:
-        """It is not any more."""
+    def stream_opened(self, model: str | None) -> Callable[[], None]:
+        """A stream is being relayed from now on, until what is returned is called."""
 
 
 class Attempts:
@@ -326,11 +324,11 @@ class Attempts:
         )
 
     async def _relay(self, exchange: Exchange, answer: Answer, fields: Fields) -> BrokenBy | None:
-        self._observer.stream_opened(self._model.name)
+        closed = self._observer.stream_opened(self._model.name)
         try:
             return await exchange.relay(answer, fields)
         finally:
-            self._observer.stream_closed(self._model.name)
+            closed()
 
     def _observe(self, replica: Replica, verdict: Failure | BadRequest | None) -> None:
         result = verdict.reason if isinstance(verdict, Failure) else "answered" if verdict is None else "refused"

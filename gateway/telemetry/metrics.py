@@ -27,7 +27,7 @@ from gateway.telemetry.models import ModelNames
 from gateway.telemetry.record import CallRecord
 from gateway.telemetry.reloads import Reloads
 from gateway.telemetry.replicas import ReplicaCollector, ReplicaState
-from gateway.telemetry.series import Counts, Histograms, Labels, Scraped, add, forget
+from gateway.telemetry.series import Counts, Histograms, Labels, Levels, Scraped, add, forget
 from gateway.telemetry.settings import SettingsCollector, SettingsState
 from gateway.telemetry.tenants import TenantLabels
 
@@ -50,11 +50,13 @@ class Metrics:
 
     def configure(self, models: Collection[str], tenants: Iterable[str], *, max_tenants: int) -> None:
         """Go by these names from now on. What was counted of models and tenants that lose their label is dropped."""
-        busy = [str(label) for (label,), calls in self._in_flight.items() if calls]
+        busy = [str(label) for (label,), calls in self._in_flight.numbers() if calls]
         gone = self._models.configure(models, busy=busy)
         self._cells.forget(gone, self._tenants.configure(tenants, max_tenants=max_tenants))
-        for counts in (self._in_flight, self._streams, self._usage_missing, self._broken):
+        for counts in (self._usage_missing, self._broken):
             forget(counts, 0, gone)
+        for levels in (self._in_flight, self._streams):
+            forget(levels, 0, gone)
         for histograms in (self._durations, self._first_byte, self._output_token):
             forget(histograms, 1, gone)
 
@@ -104,8 +106,8 @@ class Metrics:
             ("endpoint",),
             overheads,
         )
-        self._in_flight = self._gauge("gateway_requests_in_flight", "Calls that are under way now.", ("model",))
-        self._streams = self._gauge("gateway_streams_open", "Streams that are being relayed now.", ("model",))
+        self._in_flight = self._levels("gateway_requests_in_flight", "Calls that are under way now.", ("model",))
+        self._streams = self._levels("gateway_streams_open", "Streams that are being relayed now.", ("model",))
         self._usage_missing = self._counter(
             "gateway_usage_missing_total", "Answers that ended without the engine's own usage.", ("model", "reason")
         )
@@ -220,21 +222,13 @@ class Metrics:
         if call.broken_by is not None:
             self._broken[cell.model, call.broken_by] += 1
 
-    def call_started(self, model: str | None) -> None:
-        """Count a call as under way; `call_ended` with the same model must follow."""
-        self._in_flight[self._models.get(model, UNKNOWN),] += 1
+    def call_started(self, model: str | None) -> Callable[[], None]:
+        """Count a call as under way; what is returned is to be called when it has ended."""
+        return self._in_flight.enter((self._models.get(model, UNKNOWN),))
 
-    def call_ended(self, model: str | None) -> None:
-        """Take back what `call_started` counted."""
-        self._in_flight[self._models.get(model, UNKNOWN),] -= 1
-
-    def stream_opened(self, model: str | None) -> None:
-        """Count a stream as open; `stream_closed` with the same model must follow."""
-        self._streams[self._models.get(model, UNKNOWN),] += 1
-
-    def stream_closed(self, model: str | None) -> None:
-        """Take back what `stream_opened` counted."""
-        self._streams[self._models.get(model, UNKNOWN),] -= 1
+    def stream_opened(self, model: str | None) -> Callable[[], None]:
+        """Count a stream as open; what is returned is to be called when it is not any more."""
+        return self._streams.enter((self._models.get(model, UNKNOWN),))
 
     def limit_decided(self, rule: str, decision: Decision) -> None:
         """Count what a rule, by its configured name, said to a call."""
@@ -370,6 +364,12 @@ class Metrics:
         empty = partial(GaugeMetricFamily, name, meaning, labels=labels)
         self.registry.register(Scraped(empty, lambda family: add(family, dict(counts).items())))
         return counts
+
+    def _levels(self, name: str, meaning: str, labels: tuple[str, ...]) -> Levels:
+        levels = Levels()
+        empty = partial(GaugeMetricFamily, name, meaning, labels=labels)
+        self.registry.register(Scraped(empty, lambda family: add(family, levels.numbers())))
+        return levels
 
     def _histogram(self, name: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Histograms:
         histograms = Histograms(bounds)

@@ -64,6 +64,41 @@ class Histograms(dict[Labels, Histogram]):
             histogram.add_to(family, labels)
 
 
+class Level:
+    """How much of something is under way now."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def leave(self) -> None:
+        """Count one less."""
+        self.now -= 1
+
+
+class Levels(dict[Labels, Level]):
+    """The levels of one gauge by label values, each made when it is first asked for.
+
+    Who enters holds the level itself: whatever becomes of its label meanwhile, it is this one that it leaves.
+    """
+
+    def __missing__(self, labels: Labels) -> Level:
+        level = self[labels] = Level()
+        return level
+
+    def enter(self, labels: Labels) -> Callable[[], None]:
+        """Count one more; what is returned is to be called once, when it has ended."""
+        level = self[labels]
+        level.now += 1
+        return level.leave
+
+    def numbers(self) -> Iterator[tuple[Labels, int]]:
+        """Yield each with its label values; from any thread."""
+        for labels, level in dict(self).items():
+            yield labels, level.now
+
+
 class Scraped(Collector, Generic[_Family]):
     """One family: at each scrape `fill` is handed what `empty` returns, in the scrape's thread."""
 

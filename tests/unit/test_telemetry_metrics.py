@@ -88,12 +88,11 @@ def test_an_answer_that_broke_is_counted_under_its_reason(metrics: Metrics) -> N
 
 
 def test_calls_and_streams_under_way_come_back_to_zero(metrics: Metrics) -> None:
-    metrics.call_started(MODEL)
-    metrics.stream_opened(MODEL)
+    ended, closed = metrics.call_started(MODEL), metrics.stream_opened(MODEL)
     assert value(metrics, "gateway_requests_in_flight", model=MODEL) == 1
     assert value(metrics, "gateway_streams_open", model=MODEL) == 1
-    metrics.stream_closed(MODEL)
-    metrics.call_ended(MODEL)
+    closed()
+    ended()
     assert value(metrics, "gateway_requests_in_flight", model=MODEL) == 0
     assert value(metrics, "gateway_streams_open", model=MODEL) == 0
 
@@ -115,8 +114,7 @@ def test_ten_thousand_random_tenants_and_models_leave_a_bounded_scrape(metrics: 
         name = secrets.token_hex(8)
         metrics.record(finished(tenant=name, model=name, ending="refused", status=404, usage=None))
         metrics.record(finished(tenant=secrets.token_hex(8)))
-        metrics.call_started(name)
-        metrics.call_ended(name)
+        metrics.call_started(name)()
     text = generate_latest(metrics.registry)
     assert len(samples(text, "gateway_requests_total", "tenant")) == 201
     assert samples(text, "gateway_requests_total", "model") == {MODEL, "unknown"}

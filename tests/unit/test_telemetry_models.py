@@ -31,16 +31,37 @@ def test_a_model_that_comes_back_is_none_that_left() -> None:
 def test_nothing_of_a_model_without_a_label_stays_and_calls_to_it_are_unknown() -> None:
     metrics = Metrics([MODEL], TenantLabels([], max_tenants=200))
     metrics.record(finished(usage_missing="not_reported", broken_by="reset"))
-    metrics.call_started(MODEL)
-    metrics.stream_opened(MODEL)
+    ended, closed = metrics.call_started(MODEL), metrics.stream_opened(MODEL)
     many = [f"m-{number}" for number in range(FORMER + 1)]
     metrics.configure(many, [], max_tenants=200)
     metrics.configure([], [], max_tenants=200)
     assert MODEL.encode() in generate_latest(metrics.registry)  # one is under way
-    metrics.stream_closed(MODEL)
-    metrics.call_ended(MODEL)
+    closed()
+    ended()
     metrics.configure([], [], max_tenants=200)
     assert MODEL.encode() not in generate_latest(metrics.registry)
     metrics.record(finished())
     assert MODEL.encode() not in generate_latest(metrics.registry)
     assert b'model="unknown"' in generate_latest(metrics.registry)
+
+
+def test_a_call_leaves_where_it_was_counted_whatever_becomes_of_its_models_label_meanwhile() -> None:
+    metrics = Metrics([MODEL], TenantLabels([], max_tenants=200))
+    begins = (metrics.call_started, metrics.stream_opened)
+
+    def reload(*models: str) -> None:
+        metrics.configure(models, [], max_tenants=200)
+
+    def gauges() -> set[float]:
+        names = ("gateway_requests_in_flight", "gateway_streams_open")
+        return {one.value for family in metrics.registry.collect() if family.name in names for one in family.samples}
+
+    reload(*[f"m-{number}" for number in range(FORMER + 1)])
+    reload()
+    ends = [begin(MODEL) for begin in begins]  # its label has gone: it read a long body all the while
+    reload(MODEL)
+    ends += [begin(MODEL) for begin in begins]
+    assert gauges() == {1}
+    for end in ends:
+        end()
+    assert gauges() == {0}
