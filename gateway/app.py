@@ -321,7 +321,7 @@ class Gateway:
         return Readiness(
             draining=lambda: "this gateway is about to stop" if self._leaving else None,
             identity=lambda: None if self._authenticator.ready else "no key set of any issuer has been fetched yet",
-            pools=lambda: None if self._pools.any_up else "no replica of any pool is up",
+            pools=lambda: self._pools.shut,
             store=(lambda: None if self._admission.ready else "the limit store does not answer") if denies else None,
         )
 

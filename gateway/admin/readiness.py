@@ -14,7 +14,8 @@ class Readiness:
     """The conditions of `/readyz`.
 
     `draining`: not once it began to stop. `identity`: not before the first key set is there. `pools`: not while no
-    pool at all has a healthy replica; one pool that is down must not take a gateway out that serves the others.
+    pool at all has a replica that is up and not drained; one pool that has none must not take a gateway out that serves
+    the others.
     `store`: given only where a store that is down means that every call is refused: under `on_store_failure: deny`.
     """
 

@@ -61,9 +61,14 @@ class Pools(Mapping[str, Pool]):
                 yield (pool.name, priority), calls
 
     @property
-    def any_up(self) -> bool:
-        """Whether some replica of some pool is up."""
-        return any(replica.up for pool in self._pools.values() for replica in pool.replicas)
+    def shut(self) -> str | None:
+        """Why no call can go to any replica, or None where one can."""
+        up = [replica for pool in self._pools.values() for replica in pool.replicas if replica.up]
+        if not up:
+            return "no replica of any pool is up"
+        if all(replica.drained for replica in up):
+            return "every replica that is up is drained, by order of operators"
+        return None
 
     def _new(self, name: str, entry: PoolEntry) -> Pool:
         return Pool(name, entry, self._chance, self._clock, changed=self._tell)

@@ -8,15 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable
 from functools import partial
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 import gateway
@@ -38,8 +30,6 @@ class Metrics:
     def __init__(
         self, models: Collection[str], tenants: TenantLabels, *, registry: CollectorRegistry | None = None
     ) -> None:
-        # A `_created` series beside every counter would double the largest families for a time that Prometheus infers.
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves it unannotated
         self.registry = registry or CollectorRegistry()
         self._models = ModelNames(models)
         self._tenants = tenants
@@ -132,20 +122,22 @@ class Metrics:
         self._store_failures = self._counter(
             "gateway_store_failures_total", "Round trips to the limit store that failed or timed out.", ("operation",)
         )
-        self._settlements_dropped = Counter(
+        self._settlements_dropped = self._counter(
             "gateway_settlements_dropped_total",
             "Settlements that will never reach the limit store; their calls stay charged as reserved.",
-            registry=self.registry,
+            (),
         )
-        self._journal_pending = Gauge(
+        self._journal_pending: Callable[[], int] = int
+        self._show_gauge(
             "gateway_journal_pending",
             "Settlements in the journal that the limit store has not taken yet.",
-            registry=self.registry,
+            (),
+            lambda: [((), self._journal_pending())],
         )
-        self._plans_unknown = Counter(
+        self._plans_unknown = self._counter(
             "gateway_plans_unknown_total",
             "Calls whose token claimed a plan that does not exist; the default plan held.",
-            registry=self.registry,
+            (),
         )
         self._settings_failures = self._counter(
             "gateway_settings_failures_total",
@@ -195,15 +187,16 @@ class Metrics:
             ("issuer", "result"),
             buckets.IDENTITY_S,
         )
-        self._lag = Histogram(
+        self._lag = self._histogram(
             "gateway_event_loop_lag_seconds",
             "How much later than asked a timer fired, sampled twice a second.",
-            buckets=buckets.LOOP_LAG_S,
-            registry=self.registry,
+            (),
+            buckets.LOOP_LAG_S,
         )
         self.reloads = Reloads(self.registry)
-        build = self._gauge("gateway_build_info", "Always 1; the labels say what runs.", ("version", "python"))
-        build[gateway.__version__, platform.python_version()] = 1
+        build: Labels = (gateway.__version__, platform.python_version())
+        meaning = "Always 1; the labels say what runs."
+        self._show_gauge("gateway_build_info", meaning, ("version", "python"), lambda: [(build, 1)])
 
     def record(self, call: CallRecord) -> None:
         """Count one finished call."""
@@ -248,11 +241,11 @@ class Metrics:
 
     def plan_unknown(self) -> None:
         """Count a token that claimed a plan which does not exist."""
-        self._plans_unknown.inc()
+        self._plans_unknown[()] += 1
 
     def settlement_dropped(self) -> None:
         """Count a settlement that will never reach the store."""
-        self._settlements_dropped.inc()
+        self._settlements_dropped[()] += 1
 
     def attempt(self, pool: str, replica: str, *, result: str) -> None:
         """Count a try on a replica (`host:port`); `result` is one of routing's words, never an engine's text."""
@@ -277,8 +270,7 @@ class Metrics:
     def watch_waiting(self, read: Callable[[], Iterable[tuple[Labels, int]]]) -> None:
         """Show, at each scrape, how many calls `read` then says wait, by pool and class; `read` runs in a thread."""
         meaning = "Calls that wait for a replica of their pool to have room, by the class of their plan."
-        empty = partial(GaugeMetricFamily, "gateway_waiting_calls", meaning, labels=("pool", "priority"))
-        self.registry.register(Scraped(empty, lambda family: add(family, read())))
+        self._show_gauge("gateway_waiting_calls", meaning, ("pool", "priority"), read)
 
     def watch_replicas(self, read: Callable[[], Iterable[ReplicaState]]) -> None:
         """Show, at each scrape, what `read` then says of the replicas. To be called once; `read` runs in a thread."""
@@ -299,7 +291,7 @@ class Metrics:
 
     def watch_journal(self, read: Callable[[], int]) -> None:
         """Show, at each scrape, how many settlements `read` then says wait in the journal; `read` runs in a thread."""
-        self._journal_pending.set_function(read)
+        self._journal_pending = read
 
     def settings_failed(self, settings: str) -> None:
         """Count a try to ask the store for `settings`, a name of ours, that failed."""
@@ -312,8 +304,7 @@ class Metrics:
     def watch_estimates(self, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
         """Show, at each scrape, what `read` then says of each model. To be called once; `read` runs in a thread."""
         meaning = "Bytes of a body for which a token of its prompt is reserved, as learned from the model's calls."
-        empty = partial(GaugeMetricFamily, "gateway_bytes_per_token", meaning, labels=("model",))
-        self.registry.register(Scraped(empty, lambda family: add(family, [((m,), n) for m, n in read()])))
+        self._show_gauge("gateway_bytes_per_token", meaning, ("model",), lambda: [((m,), n) for m, n in read()])
 
     def auth_failure(self, reason: str) -> None:
         """Count a call that was not authenticated; `reason` is one of identity's words, never the token's text."""
@@ -338,7 +329,7 @@ class Metrics:
 
     def event_loop_lag(self, seconds: float) -> None:
         """Observe how much later than asked a timer fired."""
-        self._lag.observe(seconds)
+        self._lag[()].observe(seconds)
 
     def _decided(self) -> Iterable[tuple[Labels, int]]:
         decided = self._decisions.copy()
@@ -356,19 +347,14 @@ class Metrics:
 
     def _counter(self, name: str, meaning: str, labels: tuple[str, ...]) -> Counts:
         counts: Counts = defaultdict(int)
+        if not labels:
+            counts[()] = 0  # shown from the start, so that the first is an increase
         self._show_counter(name, meaning, labels, lambda: dict(counts).items())
-        return counts
-
-    def _gauge(self, name: str, meaning: str, labels: tuple[str, ...]) -> Counts:
-        counts: Counts = defaultdict(int)
-        empty = partial(GaugeMetricFamily, name, meaning, labels=labels)
-        self.registry.register(Scraped(empty, lambda family: add(family, dict(counts).items())))
         return counts
 
     def _levels(self, name: str, meaning: str, labels: tuple[str, ...]) -> Levels:
         levels = Levels()
-        empty = partial(GaugeMetricFamily, name, meaning, labels=labels)
-        self.registry.register(Scraped(empty, lambda family: add(family, levels.numbers())))
+        self._show_gauge(name, meaning, labels, levels.numbers)
         return levels
 
     def _histogram(self, name: str, meaning: str, labels: tuple[str, ...], bounds: tuple[float, ...]) -> Histograms:
@@ -377,8 +363,13 @@ class Metrics:
         return histograms
 
     def _show_ages(self, name: str, meaning: str, label: str, read: Callable[[], Iterable[tuple[str, float]]]) -> None:
-        empty = partial(GaugeMetricFamily, name, meaning, labels=(label,))
-        self.registry.register(Scraped(empty, lambda family: add(family, (((one,), age) for one, age in read()))))
+        self._show_gauge(name, meaning, (label,), lambda: (((one,), age) for one, age in read()))
+
+    def _show_gauge(
+        self, name: str, meaning: str, labels: tuple[str, ...], read: Callable[[], Iterable[tuple[Labels, float]]]
+    ) -> None:
+        empty = partial(GaugeMetricFamily, name, meaning, labels=labels)
+        self.registry.register(Scraped(empty, lambda family: add(family, read())))
 
     def _show_counter(
         self, name: str, meaning: str, labels: tuple[str, ...], read: Callable[[], Iterable[tuple[Labels, int]]]

@@ -17,6 +17,10 @@ MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
 ODD = "a b/\u00fc%2F"
 SECRET = "hunter2"
+SHUT = {
+    "drained": "every replica that is up is drained, by order of operators",
+    "removed": "no replica of any pool is up",
+}
 
 
 async def ask(door: Door, method: str, path: str, members: Any = None, **more: Any) -> Reply:
@@ -105,6 +109,11 @@ async def test_a_stream_under_way_goes_on_and_who_takes_the_last_replica_is_warn
         (busy,) = shown["replicas"] if what == "drained" else shown["leaving"]
         assert (busy["url"], busy["in_flight"]) == (scripted_engine.url, 1)
         assert (await door.post(CHAT, HI, token=door.token())).error["code"] == "no_replica_available"
+    ready = await door.get_admin("/readyz")
+    assert (ready.status, ready.json()["checks"]["pools"]) == (503, SHUT[what])
+    undone = await take_back(door, what, scripted_engine.url)
+    assert undone.status == 200
+    assert (await door.get_admin("/readyz")).status == 200
 
 
 async def test_a_pool_goes_by_its_name_whatever_is_in_it(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:

@@ -85,8 +85,16 @@ async def several(
 
 
 async def test_four_workers_are_counted_and_limited_as_one(
-    processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine
+    processes: Processes,
+    store_server: StoreServer,
+    scripted_engine: ScriptedEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    left = tmp_path / "of-the-library"  # what its way to count in several processes would go on with
+    left.mkdir()
+    (left / "counter_1.db").write_bytes(b"left by another")
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(left))
     requests = HOUR | {"name": "requests", "requests": 10}
     tokens = HOUR | {"name": "tokens", "per": ["tenant"], "tokens": 500, "count": "output"}
     several = await start(processes, store_server, scripted_engine, requests, tokens, workers=4)
@@ -106,6 +114,7 @@ async def test_four_workers_are_counted_and_limited_as_one(
     assert scrape.body.endswith(b"# EOF\n")
     several.running.send(signal.SIGTERM)
     assert await several.running.ended() == 0
+    assert [(one.name, one.read_bytes()) for one in left.iterdir()] == [("counter_1.db", b"left by another")]
 
 
 async def test_a_killed_worker_is_replaced_and_leaves_its_counts_and_no_gauge(
