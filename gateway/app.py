@@ -1,11 +1,13 @@
 """The composition root: every part is made here, started in order and stopped in reverse."""
 
 import asyncio
+import logging
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -52,6 +54,8 @@ from gateway.telemetry.settings import SettingsState
 from gateway.telemetry.tenants import TenantLabels
 from gateway.telemetry.writer import LineWriter
 from gateway.usage import UsagePage
+
+_log = logging.getLogger(__name__)
 
 _IDS_AT_ONCE = 256
 # What is left for handlers after the drain: each was told to end already.
@@ -170,6 +174,9 @@ class Gateway:
             DevelopmentKeyUnusable: `auth.development_key` names no usable key.
         """
         async with AsyncExitStack() as stack:
+            loop = asyncio.get_running_loop()
+            stack.callback(loop.set_exception_handler, loop.get_exception_handler())
+            loop.set_exception_handler(self._note_failure)
             stack.push_async_callback(self._session.close)
             stack.callback(self._overrides.close)
             stack.callback(self._revocations.close)
@@ -335,6 +342,11 @@ class Gateway:
 
     def _watch(self, kept: Settings, take: Callable[[Mapping[str, bytes]], None], what: str, clock: Clock) -> Watcher:
         return Watcher(kept, take, clock, what=what, failed=partial(self._metrics.settings_failed, what))
+
+    def _note_failure(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tell what happened outside of calls and was foreseen by nobody, as the event loop has it."""
+        self._metrics.background_failed()
+        _log.critical("%s", context["message"], exc_info=context.get("exception"))
 
     def _forget_later(self, _pool: Pool) -> None:
         """Forget what was counted of replicas that have left, once for all changes of this turn of the loop."""

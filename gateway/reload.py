@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from gateway import background
 from gateway.clock import Clock
 from gateway.config import Config, changes, file
 
@@ -86,7 +87,7 @@ class Reload:
     def start(self) -> None:
         """Begin to look at the files, and to do what is asked."""
         if self._path is not None:
-            self._running = asyncio.create_task(self._run(self._path), name="config reload")
+            self._running = background.begin(partial(self._run, self._path), name="config reload")
 
     async def close(self) -> None:
         """Stop."""

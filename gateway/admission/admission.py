@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import defaultdict
 
-from gateway import config, errors
+from gateway import background, config, errors
 from gateway.admission.headers import ratelimit_fields
 from gateway.admission.memory import MemoryStore
 from gateway.admission.observer import Observer
@@ -54,7 +54,7 @@ class Admission:
     def start(self) -> None:
         """Begin the store's background work, and renewing leases."""
         self._store.start()
-        self._renewing = asyncio.get_running_loop().create_task(self._renew(), name="lease renewal")
+        self._renewing = background.begin(self._renew, name="lease renewal")
 
     async def close(self) -> None:
         """Stop renewing, deliver pending settlements within the store's bound, and let the store go."""

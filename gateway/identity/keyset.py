@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable
 
-from gateway import config
+from gateway import background, config
 from gateway.clock import Clock
 from gateway.errors import IdentityUnavailable
 from gateway.identity.keys import Key, Keys, KeySetUnusable
@@ -61,7 +61,7 @@ class KeySet:
 
     def start(self) -> None:
         """Fetch now, and again whenever the keys have aged `refresh`, until `close`."""
-        self._freshening = asyncio.create_task(self._keep_fresh())
+        self._freshening = background.begin(self._keep_fresh, name=f"key set of {self._issuer.issuer}")
 
     def continue_from(self, before: "KeySet") -> None:
         """Begin with the keys of a set that has the same source."""

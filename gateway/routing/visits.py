@@ -1,15 +1,14 @@
 """A task for each replica, from when it comes to when it goes: so that one that hangs delays no other."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
+from gateway import background
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
 from gateway.routing.replica import Replica
-
-_log = logging.getLogger(__name__)
 
 Visit = Callable[[Pool, Replica], Coroutine[Any, Any, None]]
 """Looks after one replica of a pool until it is cancelled."""
@@ -50,15 +49,8 @@ class Visits:
             self._end(self._tasks.pop(replica))
         for replica in here:
             if replica not in self._tasks and not replica.gone:
-                visit = self._visit(pool, replica)
-                task = asyncio.create_task(visit, name=f"{self._what} of {replica.name}")
-                task.add_done_callback(self._ended)
-                self._tasks[replica] = task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        failure = None if task.cancelled() else task.exception()
-        if failure is not None:
-            _log.critical("the %s is not looked after any more, by a defect of ours", task.get_name(), exc_info=failure)
+                visit = partial(self._visit, pool, replica)
+                self._tasks[replica] = background.begin(visit, name=f"{self._what} of {replica.name}")
 
     def _end(self, task: asyncio.Task[None]) -> None:
         task.cancel()

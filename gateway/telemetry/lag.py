@@ -6,6 +6,7 @@ Sampled into a histogram, not a gauge: of thirty samples between two scrapes a g
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from gateway import background
 from gateway.clock import Clock
 
 EVERY_S = 0.5
@@ -28,7 +29,7 @@ class LoopLag:
 
     def start(self) -> None:
         """Begin to measure, on the running loop."""
-        self._task = asyncio.create_task(self._measure(), name="loop lag")
+        self._task = background.begin(self._measure, name="loop lag")
 
     async def close(self) -> None:
         """Stop measuring."""

@@ -187,6 +187,11 @@ class Metrics:
             ("issuer", "result"),
             buckets.IDENTITY_S,
         )
+        self._background_failures = self._counter(
+            "gateway_background_failures_total",
+            "Failures outside of calls that nothing is made for; the log says what each was.",
+            (),
+        )
         self._lag = self._histogram(
             "gateway_event_loop_lag_seconds",
             "How much later than asked a timer fired, sampled twice a second.",
@@ -326,6 +331,10 @@ class Metrics:
             "issuer",
             read,
         )
+
+    def background_failed(self) -> None:
+        """Count what failed outside of calls, and was foreseen by nobody."""
+        self._background_failures[()] += 1
 
     def event_loop_lag(self, seconds: float) -> None:
         """Observe how much later than asked a timer fired."""

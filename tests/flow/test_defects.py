@@ -1,4 +1,4 @@
-"""A defect of ours: a 500 that tells nothing, or a cut where an answer is under way; the log has the rest."""
+"""A defect of ours: a 500 that tells nothing, a cut where an answer is under way, or a task that begins anew."""
 
 import asyncio
 import logging
@@ -76,6 +76,26 @@ async def test_a_defect_behind_comments_and_an_answer_cuts_it_too(
     assert b'" a"' in received
     assert b"internal_error" not in received
     assert "canary" in caplog.text
+
+
+async def test_a_defect_in_a_background_task_is_told_and_the_task_begins_anew(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    door = await open_door(scripted_engine.url, pools={"main": {"health": {"interval": "50ms"}}})
+    pool = door.gateway._pools["main"]
+    health, pool.health = pool.health, None  # type: ignore[assignment] # what a defect may leave
+    samples = await door.until(lambda s: s.total("gateway_background_failures_total") == 1)
+    assert samples.total("gateway_replica_up") == 1
+    pool.health = health
+    probed = len(scripted_engine.probes)
+    async with asyncio.timeout(5):
+        while len(scripted_engine.probes) < probed + 3:
+            await asyncio.sleep(0.01)
+    (told,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
+    name = scripted_engine.url.removeprefix("http://")
+    assert told.getMessage() == f"a background task failed, and begins anew in 0.5 s: health of {name}"
+    assert told.exc_info is not None
+    assert (await door.metrics()).total("gateway_background_failures_total") == 1
 
 
 def named(record: logging.LogRecord) -> str | None:

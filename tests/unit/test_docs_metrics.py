@@ -63,6 +63,7 @@ def feed_everything(metrics: Metrics) -> None:
     metrics.key_set_refresh("https://identity.example.com", "ok")
     metrics.identity_asked("https://identity.example.com", "ok", 0.01)
     metrics.watch_key_sets(lambda: [("https://identity.example.com", 12.5)])
+    metrics.background_failed()
     metrics.event_loop_lag(0.001)
 
 

@@ -160,21 +160,24 @@ async def test_what_others_gave_back_first_is_what_holds() -> None:
     await following.watcher.close()
 
 
-async def test_a_defect_of_who_is_told_does_not_stay_silent(caplog: pytest.LogCaptureFixture) -> None:
-    shelf = Shelf()
+async def test_a_defect_of_who_is_told_does_not_stay_silent_and_all_is_told_again() -> None:
+    shelf, told, taken = Shelf(), list[str](), list[Mapping[str, bytes]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
 
     def take(entries: Mapping[str, bytes]) -> None:
-        if entries:
+        if entries and not told:
             raise ZeroDivisionError
+        taken.append(entries)
 
     watcher = Watcher(shelf, take, SetClock(), what="colours", failed=lambda: None, every_s=0.01)
     await watcher.start()
     await shelf.put(a=b"1")
 
-    async def told() -> bool:
-        return caplog.messages == ["the colours are no longer followed, by a defect of ours"]
+    async def taken_on() -> bool:
+        return taken == [{}, {"a": b"1"}]
 
-    await until(told)
+    await until(taken_on)
+    assert told == ["a background task failed, and begins anew in 0.5 s: colours watch"]
     await watcher.close()
 
 

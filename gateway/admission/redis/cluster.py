@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gateway import background
 from gateway.admission.observer import Observer, Operation
 from gateway.admission.redis.backlog import Backlog
 from gateway.admission.redis.cluster_map import ask_map
@@ -96,8 +97,7 @@ class Cluster:
 
     def start(self) -> None:
         """Find out who has which slots, and connect to them, in the background."""
-        self._watching = self._loop.create_task(self._watch(), name="limit store cluster")
-        self._watching.add_done_callback(_ended)
+        self._watching = background.begin(self._watch, name="limit store cluster")
         self._loop.call_later(self._timeout_s, self._open)
 
     async def close(self) -> None:
@@ -306,11 +306,6 @@ class Cluster:
         """Return what tries whether a node takes writes, in a slot of its own."""
         lane = self._lanes.get(place)
         return next((self._tries(tag) for tag, slot in tags() if self._owners[slot] is lane), ())
-
-
-def _ended(watching: asyncio.Task[None]) -> None:
-    if not watching.cancelled():
-        log.critical("the limit store's cluster is watched no more, by a defect of ours", exc_info=watching.exception())
 
 
 class _Side:

@@ -8,8 +8,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+from gateway import background
 from gateway.admission.redis.answers import ANSWER_WITHIN_S, answers
 from gateway.admission.redis.command import pack
 from gateway.admission.redis.connection import CommandRefused, Connection, ServerFailed, replies
@@ -47,7 +49,7 @@ class Sentinels:
             place = await self.master()
             master = Master(Server(self._url.server(place), self._scripts))
             connection = await master.connect(within_s=_CONNECT_WITHIN_S)
-        self._watching = asyncio.get_running_loop().create_task(self._watch(connection, place), name="sentinel watch")
+        self._watching = background.begin(partial(self._watch, connection, place), name="sentinel watch")
         return connection
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from gateway import background
 from gateway.admission.settings.settings import NEVER, Kept, Settings
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
@@ -46,6 +47,7 @@ class Watcher:
         self._every_s = every_s
         self._kept = Kept()
         self._read = False  # ever
+        self._taken = False  # what was read last
         self._away = False
         self._good_at = clock.monotonic()
         self._turn = asyncio.Lock()
@@ -62,8 +64,7 @@ class Watcher:
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(FIRST_WITHIN_S):
                 await self.refresh()
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._what} watch")
-        self._watching.add_done_callback(self._ended)
+        self._watching = background.begin(self._watch, name=f"{self._what} watch")
 
     async def close(self) -> None:
         """Stop, and let the store go."""
@@ -87,12 +88,14 @@ class Watcher:
             except StoreUnavailable as failure:
                 self._note_failure(failure)
                 raise
-        self._good_at = self._clock.monotonic()
         if self._away:
             self._away = False
             log.warning("the %s can be read again", self._what)
-        if moved:
+        if moved or not self._taken:
+            self._taken = False
             self._take(self._kept.entries)
+            self._taken = True
+        self._good_at = self._clock.monotonic()
 
     async def _moved(self) -> bool:
         version = await self._settings.version()
@@ -110,11 +113,6 @@ class Watcher:
             self._away = True
             held = "the last known hold" if self._read else "none hold until they can"
             log.warning("the %s cannot be read, %s: %s", self._what, held, failure.__cause__)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        failure = None if task.cancelled() else task.exception()
-        if failure is not None:
-            log.critical("the %s are no longer followed, by a defect of ours", self._what, exc_info=failure)
 
     async def _watch(self) -> None:
         while not self._closing:

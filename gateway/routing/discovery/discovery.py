@@ -1,12 +1,12 @@
 """Owns the tasks that find replicas: one for each pool that has `discovery`, begun and ended as that changes."""
 
 import asyncio
-import logging
 import random
 from collections.abc import Iterable
 
 import aiohttp
 
+from gateway import background
 from gateway.clock import Clock
 from gateway.config import DiscoveryEntry
 from gateway.routing.discovery.dns import DnsSource
@@ -16,8 +16,6 @@ from gateway.routing.discovery.kubernetes import KubernetesSource
 from gateway.routing.discovery.source import Source
 from gateway.routing.pool import Pool
 from gateway.routing.pools import Pools
-
-_log = logging.getLogger(__name__)
 
 # A gateway that starts waits so long at most for first answers, before it takes calls.
 FIRST_WITHIN_S = 2.0
@@ -43,6 +41,7 @@ class Discovery:
         self._clock = clock
         self._observe = observe
         self._followed: dict[Pool, Following] = {}
+        self._closed = False
         self._tasks: dict[Following, asyncio.Task[None]] = {}
 
     @property
@@ -61,7 +60,8 @@ class Discovery:
                 task.cancel()
 
     async def close(self) -> None:
-        """End all that is under way."""
+        """End all that is under way, and begin nothing any more, whoever comes."""
+        self._closed = True
         for pool in [*self._followed]:
             self._stop(pool)
         ending = {*self._tasks.values()}
@@ -71,6 +71,8 @@ class Discovery:
             _, ending = await asyncio.wait(ending, timeout=_AGAIN_S)
 
     def _follow(self, pool: Pool) -> None:
+        if self._closed:
+            return
         followed = self._followed.get(pool)
         if (None if followed is None else followed.entry) == pool.discovery:
             return
@@ -82,16 +84,8 @@ class Discovery:
     def _begin(self, pool: Pool, entry: DiscoveryEntry) -> None:
         one = Following(pool, entry, self._source(entry), chance=self._chance, clock=self._clock, observe=self._observe)
         self._followed[pool] = one
-        task = asyncio.get_running_loop().create_task(one.run(), name=f"discovery of {pool.name}")
-        self._tasks[one] = task
-
-        def ended(task: asyncio.Task[None]) -> None:
-            del self._tasks[one]
-            failure = None if task.cancelled() else task.exception()
-            if failure is not None:
-                _log.critical("discovery of pool %s ended, by a defect of ours", pool.name, exc_info=failure)
-
-        task.add_done_callback(ended)
+        self._tasks[one] = task = background.begin(one.run, name=f"discovery of {pool.name}")
+        task.add_done_callback(lambda _: self._tasks.pop(one))
 
     def _stop(self, pool: Pool) -> None:
         followed = self._followed.pop(pool, None)

@@ -1,0 +1,32 @@
+"""Tasks that live as long as who begins them: where one fails, which nothing is made for, it is told and begins anew.
+
+What is not looked after any more (probes, leases, settings, key sets) would otherwise stay as it was until a restart.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+# A second failure may be as quick as the first; what fails for long should not fill the log.
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 60.0
+
+
+def begin(work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asyncio.Task[None]:
+    """Do `work` until it is done or cancelled. Its failures go to the loop's exception handler."""
+    return asyncio.get_running_loop().create_task(_on_and_on(work, name), name=name)
+
+
+async def _on_and_on(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+    loop, pause_s = asyncio.get_running_loop(), FIRST_PAUSE_S
+    while True:
+        began = loop.time()
+        try:
+            return await work()
+        except Exception as failure:  # noqa: BLE001 whatever it was, this task must go on
+            if loop.time() - began > LONGEST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            message = f"a background task failed, and begins anew in {pause_s:g} s: {name}"
+            loop.call_exception_handler({"message": message, "exception": failure})
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

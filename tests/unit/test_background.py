@@ -1,0 +1,50 @@
+"""Tasks that begin anew where they fail: ever more seldom, until they have run for long."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from gateway import background
+from tests.leaping import leaping
+
+pytestmark = pytest.mark.loops("leaping")
+
+
+async def test_what_fails_again_and_again_is_told_and_begun_anew_ever_more_seldom() -> None:
+    loop, _ = leaping()
+    told, begun = list[str](), list[float]()
+    loop.set_exception_handler(lambda _, context: told.append(context["message"]))
+    start = loop.time()
+
+    async def work() -> None:
+        begun.append(loop.time() - start)
+        if len(begun) == 10:  # it runs well for a while
+            await asyncio.sleep(2 * background.LONGEST_PAUSE_S)
+        raise ZeroDivisionError
+
+    task = background.begin(work, name="trial")
+    await loop.leap(600)
+    growing = [1, 2, 4, 8, 16, 32, 60, 60]
+    apart = [after - before for before, after in pairwise(begun)]
+    assert apart == pytest.approx([0.5, *growing, 120.5, *growing, 60], abs=0.3)
+    assert len(told) == len(begun)
+    assert told[0] == "a background task failed, and begins anew in 0.5 s: trial"
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+
+
+async def test_what_is_done_is_done_and_what_is_cancelled_ends() -> None:
+    async def nothing() -> None:
+        pass
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    await background.begin(nothing, name="nothing")
+    task = background.begin(waits, name="waits")
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
