@@ -28,6 +28,7 @@ from gateway.client.clients import Clients
 from gateway.client.port import BACKLOG, KEY, Given, Port, bind, explained
 from gateway.clock import Clock
 from gateway.config import file
+from gateway.config.contents import Contents
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.keys import KeySetUnusable
@@ -66,13 +67,21 @@ class Gateway:
     """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's.
 
     `clock` and the event loop go at the same pace. A config that was `loaded` from a file can be read again.
-    A worker is `given` what to listen on.
+    A worker is `given` what to listen on. `accepted` is told what each config was read from that holds from then on.
 
     Raises:
         JournalUnusable: `limits.journal` names no directory that a journal can be kept in.
     """
 
-    def __init__(self, loaded: file.Loaded, writer: LineWriter, clock: Clock, given: Given | None = None) -> None:
+    def __init__(
+        self,
+        loaded: file.Loaded,
+        writer: LineWriter,
+        clock: Clock,
+        given: Given | None = None,
+        *,
+        accepted: Callable[[Contents], object] | None = None,
+    ) -> None:
         self._chance = chance = random.Random()  # noqa: S311 spreads load, guards nothing
         self._settings = settings = loaded.settings
         self._given = given
@@ -164,6 +173,7 @@ class Gateway:
             stopping=lambda: self._leaving,
             clock=clock,
             observer=self._metrics.reloads,
+            accepted=accepted,
         )
 
     async def start(self) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from typing import Protocol
 from gateway import background
 from gateway.clock import Clock
 from gateway.config import Config, changes, file
+from gateway.config.contents import Contents, Digests
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,8 @@ class Reload:
     """Reads `path` again, from which `loaded` came; without a path, never.
 
     `take_on` has the process go by another config, and returns True. Where it raises BadConfig, or returns False
-    because the process is `stopping`, it has changed nothing. `start` begins to look at the files; `close` ends it.
+    because the process is `stopping`, it has changed nothing. `accepted` is told what each was read from that holds.
+    `start` begins to look at the files; `close` ends it.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Reload:
         stopping: Callable[[], bool],
         clock: Clock,
         observer: Observer,
+        accepted: Callable[[Contents], object] | None = None,
     ) -> None:
         self._path = next(iter(loaded.files), None)
         self._settings = loaded.settings
@@ -78,6 +81,7 @@ class Reload:
         self._stopping = stopping
         self._clock = clock
         self._observer = observer
+        self._accepted = accepted
         self._asked = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self.last: Attempt | None = None
@@ -115,7 +119,7 @@ class Reload:
 
     async def _due(self) -> str:
         """Wait until there is a reason to read the config again; return it."""
-        before: file.Digests = {}
+        before: Digests = {}
         while True:
             try:
                 async with asyncio.timeout(self._settings.server.watch_config):
@@ -147,6 +151,8 @@ class Reload:
         self._settings, self.active = loaded.settings, self._activated(loaded)
         self.last = Attempt(at, because, ())
         self._observer.reloaded(self.active.loaded_at)
+        if self._accepted is not None:
+            self._accepted(loaded.contents)
         log.info("config %s was read again (%s) and holds; changed: %s", path, because, _told(changed))
 
     def _refuse(self, path: Path, attempt: Attempt) -> None:

@@ -11,6 +11,7 @@ import click
 
 from gateway.admission.store import StoreUnavailable
 from gateway.config import Config, file, units
+from gateway.config.contents import Contents
 from gateway.errors import InvalidValue, NotFound
 
 FAILED = 1
@@ -49,13 +50,13 @@ def load(path: Path | None) -> Config:
     return read(path).settings
 
 
-def read(path: Path | None, *, workers: str | None = None) -> file.Loaded:
+def read(path: Path | None, *, workers: str | None = None, known: Contents | None = None) -> file.Loaded:
     """Return the config with what it was read from, or end the process with every problem that it has.
 
-    `workers` stands in for its `server.workers`.
+    `workers` stands in for its `server.workers`, and what is `known` for what is in files.
     """
     try:
-        return file.read(file.find(path), workers=workers)
+        return file.read(file.find(path), workers=workers, known=known)
     except file.BadConfig as error:
         fail(str(error), BAD_CONFIG)
 

@@ -35,12 +35,11 @@ _NEW_OBJECTS_BEFORE_COLLECTING = 20_000
 @click.option("--worker", "part", hidden=True)
 def serve(path: Path | None, workers: str | None, part: str | None) -> None:
     """Serve calls until SIGTERM or SIGINT, then drain. SIGHUP has the config read again."""
-    loaded = read(path, workers=workers)
-    if part is not None or loaded.settings.server.workers == 1:
-        run_gateway(_serve(loaded, None if part is None else Part(part)))
-    elif code := run_gateway(
-        supervise(loaded.settings, [sys.executable, *sys.orig_argv[1:]], SystemClock()), on_asyncio=True
-    ):
+    own = None if part is None else Part(part)
+    loaded = read(path, workers=workers, known=None if own is None else own.config)
+    if own is not None or loaded.settings.server.workers == 1:
+        run_gateway(_serve(loaded, own))
+    elif code := run_gateway(supervise(loaded, [sys.executable, *sys.orig_argv[1:]], SystemClock()), on_asyncio=True):
         sys.exit(code)
 
 
@@ -62,10 +61,11 @@ async def _serve(loaded: file.Loaded, part: Part | None) -> None:
     logs.configure(loaded.settings.logging, writer, worker=None if given is None else given.worker)
     writer.start()
     try:
-        door = Gateway(loaded, writer, SystemClock(), given)
+        accepted = None if part is None else part.accepted
+        door = Gateway(loaded, writer, SystemClock(), given, accepted=accepted)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, door.reload)
         if part is not None:
-            part.follow(told.set)
+            await part.follow(told.set)
         if not await _started(door, told):
             return
         _collect_less()
@@ -77,7 +77,7 @@ async def _serve(loaded: file.Loaded, part: Part | None) -> None:
         when_told_to_stop(door.hurry)
         await door.stop()
         if part is not None:
-            part.hand_in(door.figures())
+            await part.hand_in(door.figures())
     finally:
         writer.close()
 

@@ -1,12 +1,13 @@
 """`auth.api_keys`: keys of clients that have no identity provider, of which only the SHA-256 is known here."""
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from gateway.config import yaml_text
 from gateway.config.section import Name, Section
@@ -48,14 +49,15 @@ def _read(text: str) -> date | None:
     return None
 
 
-def _from_file(value: object) -> object:
-    """Return the list that the file of this path holds."""
+def _from_file(value: object, info: ValidationInfo) -> object:
+    """Return the list that the file of this path holds; what reads files is in the context, where that matters."""
     if value is None:
         return None
     if not isinstance(value, str):
         raise ValueError("expected a path")  # noqa: TRY004 pydantic takes ValueErrors
+    content: Callable[[Path], bytes] = Path.read_bytes if info.context is None else info.context
     try:
-        entries = yaml_text.read(Path(value).read_text(encoding="utf-8"))
+        entries = yaml_text.read(content(Path(value)).decode())
     except yaml_text.NotYaml as error:
         raise ValueError(f"{value} {error}") from error
     except (OSError, UnicodeDecodeError) as error:

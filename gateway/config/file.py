@@ -3,25 +3,22 @@
 The only module that reads the environment, and of it only `GATEWAY_CONFIG` and what the file names by `${…}`.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from gateway.config import yaml_text
+from gateway.config import contents, yaml_text
+from gateway.config.contents import Contents, Digests, Reader
 from gateway.config.root import Config
 
 DEFAULT_PATH = Path("config.yaml")
 _UNKNOWN_KEY = "is not a key of this section"
 _REFERENCE = re.compile(r"\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
-
-
-Digests = Mapping[Path, str | None]
-"""Files with the SHA-256 of what is in them, in hexadecimal digits; None where one cannot be read."""
 
 
 class BadConfig(Exception):
@@ -38,14 +35,19 @@ class BadConfig(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A config that was read from `files`: its own, first, and those that it names for a part of it.
+    """A config that was read from files with these `contents`: its own, first, and others that it names for a part.
 
     `workers` stood in for what the file says of them, where it is not None.
     """
 
     settings: Config
-    files: Digests
+    contents: Contents
     workers: str | None = None
+
+    @property
+    def files(self) -> Digests:
+        """The digests of what it was read from."""
+        return contents.digests(self.contents)
 
 
 def find(path: Path | None) -> Path:
@@ -65,28 +67,32 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Config:
     return read(path, environment).settings
 
 
-def read(path: Path, environment: Mapping[str, str] | None = None, *, workers: str | None = None) -> Loaded:
+def read(
+    path: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    workers: str | None = None,
+    known: Contents | None = None,
+) -> Loaded:
     """Read and validate `path`, and say what it was read from; `workers` stands in for its `server.workers`.
+
+    Of files that are `known` it is not looked what is in them now.
 
     Raises:
         BadConfig: as `load`.
     """
+    reader = Reader(known or {})
     try:
-        content = path.read_bytes()
-        text = content.decode()
+        text = reader.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadConfig(str(path), [f"cannot be read: {error}"], digests([path])) from error
-    # Digests are taken before what they are of is read: a change in between is found later, and none is missed.
-    files: dict[Path, str | None] = {path: _digest(content)}
+        raise BadConfig(str(path), [f"cannot be read: {error}"], contents.digests(reader.contents)) from error
     try:
-        tree = _tree(text, source=str(path))
-        files |= digests(_secrets_in(tree))
-        tree = _resolved(tree, source=str(path), environment=environment)
-        files |= digests(_keys_in(tree))
-        return Loaded(_validated(_with_workers(tree, workers), source=str(path)), files, workers)
+        tree = _resolved(_tree(text, source=str(path)), source=str(path), environment=environment, reader=reader)
+        settings = _validated(_with_workers(tree, workers), source=str(path), reader=reader)
     except BadConfig as error:
-        error.files = files
+        error.files = contents.digests(reader.contents)
         raise
+    return Loaded(settings, reader.contents, workers)
 
 
 def parse(text: str, *, source: str = "config", environment: Mapping[str, str] | None = None) -> Config:
@@ -95,22 +101,18 @@ def parse(text: str, *, source: str = "config", environment: Mapping[str, str] |
     Raises:
         BadConfig: as `load`.
     """
-    return _validated(_resolved(_tree(text, source=source), source=source, environment=environment), source=source)
+    reader = Reader({})
+    tree = _resolved(_tree(text, source=source), source=source, environment=environment, reader=reader)
+    return _validated(tree, source=source, reader=reader)
 
 
 def digests(paths: Iterable[Path]) -> Digests:
     """Return what is in these files now."""
-    found: dict[Path, str | None] = {}
+    reader = Reader({})
     for path in paths:
-        try:
-            found[path] = _digest(path.read_bytes())
-        except (OSError, ValueError):  # no file's name has a NUL
-            found[path] = None
-    return found
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+        with suppress(OSError, ValueError):  # no file's name has a NUL
+            reader.read(path)
+    return contents.digests(reader.contents)
 
 
 def _tree(text: str, *, source: str) -> dict[str, object]:
@@ -123,24 +125,12 @@ def _tree(text: str, *, source: str) -> dict[str, object]:
     return tree
 
 
-def _secrets_in(value: object) -> Iterable[Path]:
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _secrets_in(inner)
-    elif isinstance(value, str):
-        yield from [Path(match["name"]) for match in _REFERENCE.finditer(value) if match["file"]]
-
-
-def _keys_in(tree: dict[str, object]) -> list[Path]:
-    auth = tree.get("auth")
-    keys = auth.get("api_keys_file") if isinstance(auth, dict) else None
-    return [Path(keys)] if isinstance(keys, str) else []
-
-
-def _resolved(tree: dict[str, object], *, source: str, environment: Mapping[str, str] | None) -> dict[str, object]:
+def _resolved(
+    tree: dict[str, object], *, source: str, environment: Mapping[str, str] | None, reader: Reader
+) -> dict[str, object]:
     problems: list[str] = []
     known = os.environ if environment is None else environment  # noqa: TID251 this is the one reader of the environment
-    resolved = {name: _resolve(value, known, str(name), problems) for name, value in tree.items()}
+    resolved = {name: _resolve(value, known, reader, str(name), problems) for name, value in tree.items()}
     if problems:
         raise BadConfig(source, problems)
     return resolved
@@ -153,19 +143,21 @@ def _with_workers(tree: dict[str, object], workers: str | None) -> dict[str, obj
     return tree | {"server": server | {"workers": int(workers) if workers.isdecimal() else workers}}
 
 
-def _validated(tree: dict[str, object], *, source: str) -> Config:
+def _validated(tree: dict[str, object], *, source: str, reader: Reader) -> Config:
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(tree, context=reader.read)
     except ValidationError as error:
         raise BadConfig(source, [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]) from error
 
 
-def _resolve(value: object, environment: Mapping[str, str], path: str, problems: list[str]) -> object:
+def _resolve(value: object, environment: Mapping[str, str], reader: Reader, path: str, problems: list[str]) -> object:
     """Return `value` with `${VAR}` and `${file:/path}` replaced in every string below it."""
     if isinstance(value, dict):
-        return {k: _resolve(v, environment, f"{path}.{k}" if path else str(k), problems) for k, v in value.items()}
+        return {
+            k: _resolve(v, environment, reader, f"{path}.{k}" if path else str(k), problems) for k, v in value.items()
+        }
     if isinstance(value, list):
-        return [_resolve(v, environment, f"{path}[{i}]", problems) for i, v in enumerate(value)]
+        return [_resolve(v, environment, reader, f"{path}[{i}]", problems) for i, v in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
 
@@ -173,7 +165,7 @@ def _resolve(value: object, environment: Mapping[str, str], path: str, problems:
         name = match["name"]
         if match["file"]:
             try:
-                return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
+                return reader.read(Path(name)).decode().rstrip("\r\n")
             except (OSError, ValueError) as error:
                 problems.append(f"{path}: ${{file:{name}}} cannot be read: {error}")
         elif name in environment:

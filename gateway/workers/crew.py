@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gateway import config
-from gateway.client.port import bind
+from gateway.client.port import CannotListen, bind
 from gateway.clock import Clock
 from gateway.telemetry.figures import Figures
 from gateway.workers import merge, worker
@@ -29,10 +30,13 @@ _AS_TOLD = (0, -signal.SIGTERM)
 class Crew:
     """`settings.server.workers` processes of `command`. `lines` is the lock around log lines, which they share.
 
-    `ended` has the figures of all that have ended, as one; `restarts` is how many were started in the place of others.
+    They begin with the config that was read from what is `held`, until another holds in one of them. `ended` has the
+    figures of all that have ended, as one; `restarts` is how many were started in the place of others.
     """
 
-    def __init__(self, settings: config.Server, command: Sequence[str], clock: Clock, *, lines: int) -> None:
+    def __init__(
+        self, settings: config.Server, command: Sequence[str], clock: Clock, *, lines: int, held: bytes = b"{}"
+    ) -> None:
         self.stopping = asyncio.Event()
         self.ended: Figures = {}
         self.restarts = 0
@@ -41,6 +45,7 @@ class Crew:
         self._command = command
         self._clock = clock
         self._lines = lines
+        self._held = held
         self._listen = settings.listen
         self._workers: dict[int, Worker] = {}
         self._up = asyncio.Event()
@@ -64,9 +69,9 @@ class Crew:
         # The others after the first: what keeps one from starting keeps all, and should be said once.
         keeping = [asyncio.create_task(self._keep(0))]
         stopping, up = asyncio.create_task(self.stopping.wait()), asyncio.create_task(self._up.wait())
-        await asyncio.wait((up, stopping), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((up, stopping, *keeping), return_when=asyncio.FIRST_COMPLETED)
         up.cancel()
-        if not self.stopping.is_set():
+        if not self.stopping.is_set() and not keeping[0].done():
             keeping += [asyncio.create_task(self._keep(number)) for number in range(1, self.size)]
         await asyncio.wait((stopping, *keeping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -107,7 +112,16 @@ class Crew:
         pauses, tenants, pause_s = Pauses(), self._bound(), 0.0
         while not self.stopping.is_set():
             began = self._clock.monotonic()
-            code, started = await self._have(number, tenants)
+            try:
+                tenants = tenants or self._bound()
+                code, started = await self._have(number, tenants)
+            except (CannotListen, OSError) as error:
+                if not self._up.is_set():
+                    raise
+                pause_s = pauses.next(0.0)
+                _log.error("worker %d cannot be started (%s); it is tried again in %g s", number, error, pause_s)
+                await self._wait(pause_s)
+                continue
             if self.stopping.is_set():
                 self._code = self._code or (0 if code in _AS_TOLD else _FAILED)
                 break
@@ -118,14 +132,18 @@ class Crew:
             _log.error("worker %d ended (%s); another starts in %g s", number, _end(code), pause_s)
             if pause_s or not code:  # clients that wait in its sockets would wait for too long, or it has closed them
                 _close(tenants)
-                tenants = self._bound()
+                tenants = []
+                with suppress(CannotListen):  # else it is tried again below
+                    tenants = self._bound()
             await self._wait(pause_s)
             self.restarts += 1
         _close(tenants)
 
     async def _have(self, number: int, tenants: Sequence[socket.socket]) -> tuple[int, bool]:
         """Start a worker and wait until it has ended; return its exit code, and whether it had started."""
-        one = await worker.start(number, self._command, tenants, lines=self._lines)
+        one = await worker.start(
+            number, self._command, tenants, lines=self._lines, config=self._held, accepted=self._accept
+        )
         self._workers[number] = one
         if self.stopping.is_set():
             one.send(signal.SIGTERM)
@@ -136,6 +154,9 @@ class Crew:
         del self._workers[number]
         self.ended = merge.grown((self.ended, one.figures))
         return code, one.started.is_set()
+
+    def _accept(self, config: bytes) -> None:
+        self._held = config
 
     def _count(self) -> None:
         self._up.set()

@@ -1,8 +1,12 @@
-"""What a worker process has of its supervisor: sockets to listen on, a line to it, and a lock around its log lines."""
+"""What a worker process has of its supervisor: sockets, the config that holds, a line to it, a lock around log lines.
+
+What is said to the supervisor waits for nobody.
+"""
 
 import asyncio
 import fcntl
 import json
+import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -10,6 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.client.port import Given
+from gateway.config import contents
+from gateway.config.contents import Contents
 from gateway.telemetry.writer import standard_output
 
 # How long the last figures may take to be handed in: the supervisor only reads.
@@ -17,6 +23,7 @@ _HAND_IN_S = 2.0
 
 STARTED = b"started\n"
 LEAVING = b"leaving "
+HOLDS = b"holds "
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +35,12 @@ class Descriptors:
     operators: int
     supervisor: int
     lines: int
+    config: int
 
     @property
     def all(self) -> tuple[int, ...]:
         """Those that have to stay open in the new process."""
-        return *self.tenants, self.operators, self.supervisor, self.lines
+        return *self.tenants, self.operators, self.supervisor, self.lines, self.config
 
     def option(self) -> str:
         """Return the option's value."""
@@ -52,7 +60,10 @@ def write_in_turn(lines: int, data: bytes) -> None:
 
 
 class Part:
-    """This process as one of several. Made of what `--worker` says; every method is for the event loop's thread."""
+    """This process as one of several. Made of what `--worker` says; every method is for the event loop's thread.
+
+    `config` is what the config was read from that holds in the gateway, whatever is in these files by now.
+    """
 
     def __init__(self, option: str) -> None:
         fields: dict[str, Any] = json.loads(option)
@@ -63,34 +74,58 @@ class Part:
             socket.socket(fileno=inherited.operators),
         )
         self._supervisor = socket.socket(fileno=inherited.supervisor)
+        self._line: asyncio.Transport | None = None
+        self._gone = asyncio.Event()
         self._lines = inherited.lines
+        with os.fdopen(inherited.config, "rb") as config:
+            self.config = contents.read(config.read())
 
     def write(self, data: bytes) -> None:
         """Write whole lines to standard output."""
         write_in_turn(self._lines, data)
 
-    def follow(self, stop: Callable[[], object]) -> None:
+    async def follow(self, stop: Callable[[], object]) -> None:
         """Call `stop` when the supervisor has gone, however it ended: nobody would ever end this process."""
-        loop, supervisor = asyncio.get_running_loop(), self._supervisor.fileno()
 
         def gone() -> None:
-            loop.remove_reader(supervisor)
+            self._gone.set()
             stop()
 
-        loop.add_reader(supervisor, gone)  # it never sends anything
+        loop = asyncio.get_running_loop()
+        self._line, _ = await loop.create_unix_connection(lambda: _Line(gone), sock=self._supervisor)
 
     def started(self) -> None:
         """Say that tenants are served."""
-        with suppress(OSError):
-            self._supervisor.sendall(STARTED)
+        self._say(STARTED)
+
+    def accepted(self, config: Contents) -> None:
+        """Say what the config was read from that holds from now on: who comes later begins with it."""
+        self._say(HOLDS + contents.written(config) + b"\n")
 
     def leaving(self, within_s: float) -> None:
         """Say how long calls may go on from now: the config may say otherwise than at the supervisor's start."""
-        with suppress(OSError):
-            self._supervisor.sendall(LEAVING + f"{within_s}\n".encode("ascii"))
+        self._say(LEAVING + f"{within_s}\n".encode("ascii"))
 
-    def hand_in(self, figures: bytes) -> None:
+    async def hand_in(self, figures: bytes) -> None:
         """Leave the figures of a process that is about to end."""
-        self._supervisor.settimeout(_HAND_IN_S)
-        with suppress(OSError):  # the supervisor has gone
-            self._supervisor.sendall(figures + b"\n")
+        self._say(figures + b"\n")
+        if self._line is not None:
+            self._line.close()  # once all is sent
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HAND_IN_S):
+                    await self._gone.wait()
+
+    def _say(self, line: bytes) -> None:
+        if self._line is not None and not self._line.is_closing():
+            self._line.write(line)
+
+
+class _Line(asyncio.Protocol):
+    """The supervisor never sends anything: it is there for as long as this line is."""
+
+    def __init__(self, gone: Callable[[], None]) -> None:
+        self._gone = gone
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Tell that it has gone."""
+        self._gone()

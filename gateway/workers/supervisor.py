@@ -12,6 +12,7 @@ from aiohttp import web
 from gateway import config
 from gateway.client.port import BACKLOG, check_free, explained
 from gateway.clock import Clock
+from gateway.config import contents, file
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
 from gateway.workers.crew import Crew
@@ -21,18 +22,21 @@ from gateway.workers.part import write_in_turn
 _LEFTOVERS_S = 0.5
 
 
-async def supervise(settings: config.Config, command: Sequence[str], clock: Clock) -> int:
-    """Have `settings.server.workers` processes of `command` until SIGTERM or SIGINT; return the exit code.
+async def supervise(loaded: file.Loaded, command: Sequence[str], clock: Clock) -> int:
+    """Have `server.workers` processes of `command` until SIGTERM or SIGINT; return the exit code.
+
+    They begin with the config that was `loaded`, or with the last that holds in one of them.
 
     Raises:
         CannotListen: an address cannot be had.
     """
+    settings = loaded.settings
     lines = os.memfd_create("gateway-lines")
     writer = LineWriter(partial(write_in_turn, lines))
     logs.configure(settings.logging, writer)
     writer.start()
     try:
-        crew = Crew(settings.server, command, clock, lines=lines)
+        crew = Crew(settings.server, command, clock, lines=lines, held=contents.written(loaded.contents))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, crew.stop)

@@ -1,9 +1,10 @@
 """One worker process as its supervisor sees it, from its start to its end."""
 
 import asyncio
+import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import aiohttp
 
 from gateway.telemetry import figures
 from gateway.telemetry.figures import Figures
-from gateway.workers.part import LEAVING, STARTED, Descriptors
+from gateway.workers.part import HOLDS, LEAVING, STARTED, Descriptors
 
 # What a scrape of thousands of series may take, and all of it waits in memory.
 _LONGEST_LINE = 1 << 28
@@ -36,7 +37,8 @@ class Reply:
 class Worker:
     """A process that was started. `figures` are the last that it told, and `silent` whether it owes newer ones.
 
-    `leaves_within_s` is how long its calls may go on, once it is about to stop.
+    `accepted` is told what each config was read from, as bytes, that holds in it from then on. `leaves_within_s` is how
+    long its calls may go on, once it is about to stop.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class Worker:
         process: asyncio.subprocess.Process,
         line: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         operators: str,
+        *,
+        accepted: Callable[[bytes], object],
     ) -> None:
         self.number = number
         self.started = asyncio.Event()
@@ -52,6 +56,7 @@ class Worker:
         self.silent = False
         self.leaves_within_s: float | None = None
         self._process = process
+        self._accepted = accepted
         told, self._line = line
         self._reload = False
         self._session = aiohttp.ClientSession(
@@ -122,6 +127,8 @@ class Worker:
         while line := await told.readline():
             if line.startswith(LEAVING):
                 self.leaves_within_s = float(line.removeprefix(LEAVING))
+            elif line.startswith(HOLDS):
+                self._accepted(line.removeprefix(HOLDS))
             elif line != STARTED:
                 self.figures = figures.read(line)
             else:
@@ -130,17 +137,38 @@ class Worker:
                     self.reload()
 
 
-async def start(number: int, command: Sequence[str], tenants: Sequence[socket.socket], *, lines: int) -> Worker:
+async def start(
+    number: int,
+    command: Sequence[str],
+    tenants: Sequence[socket.socket],
+    *,
+    lines: int,
+    config: bytes,
+    accepted: Callable[[bytes], object],
+) -> Worker:
     """Start a process that runs `command` as worker `number`, on bound sockets which stay their giver's too.
 
-    Its group is its own: what a terminal sends to all is for the supervisor to pass on.
+    It begins with `config`, which is what one was read from. Its group is its own: what a terminal sends to all is for
+    the supervisor to pass on.
+
+    Raises:
+        OSError: the system lacks what a process takes.
     """
-    with socket.socket(socket.AF_UNIX) as operators:
+    with socket.socket(socket.AF_UNIX) as operators, os.fdopen(os.memfd_create("gateway-config"), "w+b") as held:
+        held.write(config)
+        held.seek(0)
         operators.bind("")  # to a name that the kernel finds, and no file (unix(7), autobind)
         operators.listen(_BACKLOG)
         ours, theirs = socket.socketpair()
         with theirs:
-            given = Descriptors(number, [one.fileno() for one in tenants], operators.fileno(), theirs.fileno(), lines)
+            given = Descriptors(
+                number,
+                [one.fileno() for one in tenants],
+                operators.fileno(),
+                theirs.fileno(),
+                lines,
+                held.fileno(),
+            )
             process = await asyncio.create_subprocess_exec(
                 *command,
                 "--worker",
@@ -150,4 +178,4 @@ async def start(number: int, command: Sequence[str], tenants: Sequence[socket.so
                 start_new_session=True,
             )
         line = await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE)
-        return Worker(number, process, line, operators.getsockname().decode("ascii"))
+        return Worker(number, process, line, operators.getsockname().decode("ascii"), accepted=accepted)

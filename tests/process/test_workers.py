@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.doors import CHAT, Reply
 from tests.engines import ScriptedEngine, never, script
@@ -20,13 +21,15 @@ from tests.transcripts import LAST_CHUNK, answer, chunked, head, http, transcrip
 WORKERS = 2
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 HOUR = {"per": ["key"], "window": "1h"}
+TOKENS = HOUR | {"name": "tokens", "tokens": 1_000_000}
 
 
 class Several:
     """A gateway of several workers. Each call comes on a connection of its own, so that they are spread."""
 
-    def __init__(self, running: Running, processes: Processes) -> None:
+    def __init__(self, running: Running, processes: Processes, config: Path) -> None:
         self.running = running
+        self.config = config
         self._processes = processes
 
     @property
@@ -66,20 +69,19 @@ async def start(
     processes.token()
     engine.default = script(http(answer("chat", "Hi", usage=(3, 50))))
     config = processes.config(
-        server={"workers": workers, "drain_timeout": "30s"},
+        server={"workers": workers, "drain_timeout": "30s", "watch_config": None},
         models={"tiny": {"pool": "tiny"}},
         pools={"tiny": {"replicas": [engine.url]}},
         limits={"store": store.url, "store_timeout": "5s", "plans": {"standard": list(rules)}},
     )
-    return Several(await processes.serve(config), processes)
+    return Several(await processes.serve(config), processes, config)
 
 
 @pytest.fixture
 async def several(
     processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine
 ) -> AsyncIterator[Several]:
-    rule = HOUR | {"name": "tokens", "tokens": 1_000_000}
-    started = await start(processes, store_server, scripted_engine, rule, workers=WORKERS)
+    started = await start(processes, store_server, scripted_engine, TOKENS, workers=WORKERS)
     yield started
     assert "Traceback" not in started.running.log
 
@@ -220,6 +222,37 @@ async def test_a_signal_to_reload_reaches_every_worker_and_log_lines_say_which_s
         return sorted(line["worker"] for line in lines if "SIGHUP" in line.get("message", "")) == list(range(WORKERS))
 
     await until(told)
+
+
+async def test_a_worker_comes_back_with_the_config_that_holds_whatever_the_file_says_by_then(several: Several) -> None:
+    """What was refused, or nobody was told to read, neither keeps it from starting nor holds in it alone."""
+    path = several.config
+    first = yaml.safe_load(path.read_text())
+
+    async def killed(text: str, *, reload: bool) -> set[int]:
+        """Write this config, kill a worker, and return what limits the workers then have."""
+        restarts = await several.total("gateway_worker_restarts_total")
+        refused = await several.total("gateway_config_reloads_total", result="failed")
+        path.write_text(text)
+        if reload:
+            several.running.send(signal.SIGHUP)
+            await several.until_total(refused + WORKERS, "gateway_config_reloads_total", result="failed")
+        os.kill(min(several.pids), signal.SIGKILL)
+        await several.until_total(restarts + 1, "gateway_worker_restarts_total")
+        await several.until_total(WORKERS, "gateway_workers", state="answering")
+        return {int((await several.call()).headers["x-ratelimit-limit-tokens"]) for _ in range(12)}
+
+    assert await killed(yaml.safe_dump(first | {"models": {}}), reload=True) == {1_000_000}
+    assert await killed("limits: [", reload=False) == {1_000_000}
+    second = yaml.safe_dump(
+        first | {"limits": first["limits"] | {"plans": {"standard": [TOKENS | {"tokens": 700_000}]}}}
+    )
+    path.write_text(second)
+    several.running.send(signal.SIGHUP)
+    await several.until_total(WORKERS, "gateway_config_reloads_total", result="ok")
+    elsewhere = yaml.safe_load(second)
+    elsewhere["limits"]["store"] = "redis://127.0.0.1:1/0"  # takes a restart: of the gateway, not of one worker
+    assert await killed(yaml.safe_dump(elsewhere), reload=True) == {700_000}
 
 
 async def test_what_keeps_workers_from_starting_ends_the_gateway_and_is_told_once(

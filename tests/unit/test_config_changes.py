@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import Config, file
+from gateway.config import Config, contents, file
 from gateway.config.changes import AT_START, changes, need_restart
 from tests.config_keys import KEYS
 from tests.documents import rows, section
@@ -77,10 +77,18 @@ def test_a_config_is_known_by_every_file_that_it_is_read_from(tmp_path: Path, mo
     loaded = file.read(path)
     assert list(loaded.files) == [path, secret, keys]
     assert file.digests(loaded.files) == loaded.files
+    handed = contents.read(contents.written(loaded.contents))
+    assert file.read(path, known=handed) == loaded
     for one in (path, secret, keys):
         one.write_text(one.read_text() + "\n")
         assert [name for name, digest in file.digests(loaded.files).items() if digest != loaded.files[name]] == [one]
         loaded = file.read(path)
+    for one in (secret, keys):
+        one.write_text("neither")
+    before, text = loaded.settings, path.read_text()
+    path.write_text("no config")
+    assert file.read(path, known=handed).settings == before
+    path.write_text(text)
     secret.unlink()
     with pytest.raises(file.BadConfig, match="cannot be read") as bad:
         file.read(path)
