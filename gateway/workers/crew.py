@@ -117,6 +117,7 @@ class Crew:
                 code, started = await self._have(number, tenants)
             except (CannotListen, OSError) as error:
                 if not self._up.is_set():
+                    _close(tenants)
                     raise
                 pause_s = pauses.next(0.0)
                 _log.error("worker %d cannot be started (%s); it is tried again in %g s", number, error, pause_s)

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -160,7 +160,8 @@ async def start(
         operators.bind("")  # to a name that the kernel finds, and no file (unix(7), autobind)
         operators.listen(_BACKLOG)
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as unless_started:
+            unless_started.callback(ours.close)
             given = Descriptors(
                 number,
                 [one.fileno() for one in tenants],
@@ -177,5 +178,6 @@ async def start(
                 pass_fds=given.all,
                 start_new_session=True,
             )
+            unless_started.pop_all()
         line = await asyncio.open_connection(sock=ours, limit=_LONGEST_LINE)
         return Worker(number, process, line, operators.getsockname().decode("ascii"), accepted=accepted)
