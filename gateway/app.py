@@ -28,7 +28,6 @@ from gateway.client.clients import Clients
 from gateway.client.port import BACKLOG, KEY, Given, Port, bind, explained
 from gateway.clock import Clock
 from gateway.config import file
-from gateway.config.contents import Contents
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.header import MAX_FIELD_BYTES
 from gateway.identity.keys import KeySetUnusable
@@ -67,7 +66,7 @@ class Gateway:
     """One gateway process: made inside its event loop, started once, stopped once. `writer` stays its giver's.
 
     `clock` and the event loop go at the same pace. A config that was `loaded` from a file can be read again.
-    A worker is `given` what to listen on. `accepted` is told what each config was read from that holds from then on.
+    A worker is `given` what to listen on. `accepted` is told each config that holds from then on.
 
     Raises:
         JournalUnusable: `limits.journal` names no directory that a journal can be kept in.
@@ -80,7 +79,7 @@ class Gateway:
         clock: Clock,
         given: Given | None = None,
         *,
-        accepted: Callable[[Contents], object] | None = None,
+        accepted: Callable[[file.Loaded], object] | None = None,
     ) -> None:
         self._chance = chance = random.Random()  # noqa: S311 spreads load, guards nothing
         self._settings = settings = loaded.settings

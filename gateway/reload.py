@@ -16,7 +16,7 @@ from typing import Protocol
 from gateway import background
 from gateway.clock import Clock
 from gateway.config import Config, changes, file
-from gateway.config.contents import Contents, Digests
+from gateway.config.contents import Digests
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Reload:
     """Reads `path` again, from which `loaded` came; without a path, never.
 
     `take_on` has the process go by another config, and returns True. Where it raises BadConfig, or returns False
-    because the process is `stopping`, it has changed nothing. `accepted` is told what each was read from that holds.
+    because the process is `stopping`, it has changed nothing. `accepted` is told each that holds.
     `start` begins to look at the files; `close` ends it.
     """
 
@@ -71,7 +71,7 @@ class Reload:
         stopping: Callable[[], bool],
         clock: Clock,
         observer: Observer,
-        accepted: Callable[[Contents], object] | None = None,
+        accepted: Callable[[file.Loaded], object] | None = None,
     ) -> None:
         self._path = next(iter(loaded.files), None)
         self._settings = loaded.settings
@@ -152,7 +152,7 @@ class Reload:
         self.last = Attempt(at, because, ())
         self._observer.reloaded(self.active.loaded_at)
         if self._accepted is not None:
-            self._accepted(loaded.contents)
+            self._accepted(loaded)
         log.info("config %s was read again (%s) and holds; changed: %s", path, because, _told(changed))
 
     def _refuse(self, path: Path, attempt: Attempt) -> None:

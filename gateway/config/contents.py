@@ -1,11 +1,9 @@
 """What files hold, each read once: all that is said of a config is of the same content, whoever writes it meanwhile.
 
-Contents can be handed to another process, which then has the same config whatever has become of the files.
+With the same contents another process has the same config, whatever has become of the files.
 """
 
-import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -40,18 +38,3 @@ def digests(contents: Contents) -> Digests:
     return {
         path: None if content is None else hashlib.sha256(content).hexdigest() for path, content in contents.items()
     }
-
-
-def written(contents: Contents) -> bytes:
-    """Return contents as one line of JSON, without its end."""
-    rows = {
-        str(path): None if content is None else base64.b64encode(content).decode("ascii")
-        for path, content in contents.items()
-    }
-    return json.dumps(rows, separators=(",", ":")).encode("ascii")
-
-
-def read(data: bytes) -> Contents:
-    """Return the contents that were `written`."""
-    rows: dict[str, str | None] = json.loads(data)
-    return {Path(path): None if text is None else base64.b64decode(text) for path, text in rows.items()}

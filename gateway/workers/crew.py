@@ -12,7 +12,9 @@ from gateway import config
 from gateway.client.port import CannotListen, bind
 from gateway.clock import Clock
 from gateway.telemetry.figures import Figures
-from gateway.workers import merge, worker
+from gateway.telemetry.tenants import TenantLabels
+from gateway.workers import held, merge, worker
+from gateway.workers.held import Held
 from gateway.workers.pause import Pauses
 from gateway.workers.worker import Worker
 
@@ -30,22 +32,23 @@ _AS_TOLD = (0, -signal.SIGTERM)
 class Crew:
     """`settings.server.workers` processes of `command`. `lines` is the lock around log lines, which they share.
 
-    They begin with the config that was read from what is `held`, until another holds in one of them. `ended` has the
-    figures of all that have ended, as one; `restarts` is how many were started in the place of others.
+    They begin with `config`, until another holds in one of them. `restarts` is how many were started in the place of
+    others.
     """
 
     def __init__(
-        self, settings: config.Server, command: Sequence[str], clock: Clock, *, lines: int, held: bytes = b"{}"
+        self, settings: config.Server, command: Sequence[str], clock: Clock, *, lines: int, config: Held = held.NONE
     ) -> None:
         self.stopping = asyncio.Event()
-        self.ended: Figures = {}
         self.restarts = 0
         self.complete = False
         self._settings = settings
         self._command = command
         self._clock = clock
         self._lines = lines
-        self._held = held
+        self._config = config
+        self._tenants = TenantLabels(config.tenants, max_tenants=config.max_tenants)
+        self._ended: Figures = {}  # of all that have, as one
         self._listen = settings.listen
         self._workers: dict[int, Worker] = {}
         self._up = asyncio.Event()
@@ -60,6 +63,15 @@ class Crew:
     def workers(self) -> list[Worker]:
         """Those that have started and not ended, in their order."""
         return [one for _, one in sorted(self._workers.items()) if one.started.is_set()]
+
+    def figures(self) -> tuple[list[Figures], Figures]:
+        """Return the last figures of each that runs, and those of all that have ended, as one.
+
+        Of several processes a scrape has no more tenants than of one, nor replicas that nobody has any more.
+        """
+        running = [merge.bounded(one.figures, self._tenants.label) for one in self.workers]
+        self._ended = merge.here(merge.bounded(self._ended, self._tenants.label), running)
+        return running, self._ended
 
     async def run(self) -> int:
         """Keep all workers until they are told to stop, and have ended; return the exit code.
@@ -143,7 +155,7 @@ class Crew:
     async def _have(self, number: int, tenants: Sequence[socket.socket]) -> tuple[int, bool]:
         """Start a worker and wait until it has ended; return its exit code, and whether it had started."""
         one = await worker.start(
-            number, self._command, tenants, lines=self._lines, config=self._held, accepted=self._accept
+            number, self._command, tenants, lines=self._lines, config=self._config, accepted=self._accept
         )
         self._workers[number] = one
         if self.stopping.is_set():
@@ -153,11 +165,12 @@ class Crew:
         code = await one.ended()
         starting.cancel()
         del self._workers[number]
-        self.ended = merge.grown((self.ended, one.figures))
+        self._ended = merge.grown((self._ended, merge.bounded(one.figures, self._tenants.label)))
         return code, one.started.is_set()
 
-    def _accept(self, config: bytes) -> None:
-        self._held = config
+    def _accept(self, config: Held) -> None:
+        self._config = config
+        self._tenants.configure(config.tenants, max_tenants=config.max_tenants)
 
     def _count(self) -> None:
         self._up.set()

@@ -3,13 +3,18 @@
 What only grows is added up, and goes on counting when its process has ended; a gauge is of processes that run.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from statistics import fmean
 
 from gateway.telemetry.figures import Family, Figures, Place
+from gateway.telemetry.tenants import NOBODY, OTHER
+
+Replica = tuple[str, str]
+"""By the names of its pool and of its own."""
 
 Rule = Callable[[list[float]], float]
 
+_NO_TENANT = frozenset({NOBODY, OTHER})
 _GROWS = frozenset({"counter", "histogram", "summary"})
 
 # What several values of one gauge come to. For those that every process has of the same thing, the one that an alert
@@ -58,6 +63,44 @@ def grown(figures: Iterable[Figures]) -> Figures:
     """Return of ended processes what goes on counting, as one: as much of many processes as of a few."""
     growing = [{name: one for name, one in each.items() if one.kind in _GROWS} for each in figures]
     return merge(growing, {})
+
+
+def bounded(figures: Figures, label: Callable[[str], str]) -> Figures:
+    """Return figures in which each tenant has the label of `label`: together, processes know more than one may."""
+    return {name: _labelled(family, label) for name, family in figures.items()}
+
+
+def here(ended: Figures, running: Iterable[Figures]) -> Figures:
+    """Return of ended processes' figures those that are of no replica, or of one that a process has which runs."""
+    up = [places for figures in running if (places := figures.get("gateway_replica_up"))]
+    known = {_replica(labels) for family in up for _, labels in family.samples}
+    if not known:  # none has said yet what it has
+        return ended
+    return {name: _of(family, known | {None}) for name, family in ended.items()}
+
+
+def _labelled(family: Family, label: Callable[[str], str]) -> Family:
+    first = next(iter(family.samples), None)
+    if first is None or "tenant" not in dict(first[1]):
+        return family
+    samples: dict[Place, float] = {}
+    for (sample, labels), value in family.samples.items():
+        place = (
+            sample,
+            tuple([(one, label(word) if one == "tenant" and word not in _NO_TENANT else word) for one, word in labels]),
+        )
+        samples[place] = samples.get(place, 0.0) + value
+    return Family(family.kind, family.meaning, samples)
+
+
+def _of(family: Family, replicas: Container[Replica | None]) -> Family:
+    kept = {place: value for place, value in family.samples.items() if _replica(place[1]) in replicas}
+    return Family(family.kind, family.meaning, kept)
+
+
+def _replica(labels: tuple[tuple[str, str], ...]) -> Replica | None:
+    named = dict(labels)
+    return (named["pool"], named["replica"]) if "replica" in named else None
 
 
 def _merged(name: str, family: Family, values: dict[Place, list[float]]) -> Family:

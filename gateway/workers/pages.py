@@ -56,7 +56,7 @@ class Pages:
         async with self._telling:
             workers = self._crew.workers
             await asyncio.gather(*[one.tell(within_s=SCRAPE_WITHIN_S) for one in workers])
-            told, ended = [one.figures for one in self._crew.workers], self._crew.ended
+            told, ended = self._crew.figures()
             told.append(figures.of(self._own))
         return await shown(request, lambda: figures.registry_of(merge(told, ended)))
 

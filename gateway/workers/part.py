@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.client.port import Given
-from gateway.config import contents
-from gateway.config.contents import Contents
+from gateway.config.file import Loaded
 from gateway.telemetry.writer import standard_output
+from gateway.workers import held
 
 # How long the last figures may take to be handed in: the supervisor only reads.
 _HAND_IN_S = 2.0
@@ -78,7 +78,7 @@ class Part:
         self._gone = asyncio.Event()
         self._lines = inherited.lines
         with os.fdopen(inherited.config, "rb") as config:
-            self.config = contents.read(config.read())
+            self.config = held.read(config.read()).files
 
     def write(self, data: bytes) -> None:
         """Write whole lines to standard output."""
@@ -98,9 +98,9 @@ class Part:
         """Say that tenants are served."""
         self._say(STARTED)
 
-    def accepted(self, config: Contents) -> None:
-        """Say what the config was read from that holds from now on: who comes later begins with it."""
-        self._say(HOLDS + contents.written(config) + b"\n")
+    def accepted(self, config: Loaded) -> None:
+        """Say which config holds from now on: who comes later begins with it."""
+        self._say(HOLDS + held.written(held.of(config)) + b"\n")
 
     def leaving(self, within_s: float) -> None:
         """Say how long calls may go on from now: the config may say otherwise than at the supervisor's start."""

@@ -12,9 +12,10 @@ from aiohttp import web
 from gateway import config
 from gateway.client.port import BACKLOG, check_free, explained
 from gateway.clock import Clock
-from gateway.config import contents, file
+from gateway.config import file
 from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
+from gateway.workers import held
 from gateway.workers.crew import Crew
 from gateway.workers.pages import Pages
 from gateway.workers.part import write_in_turn
@@ -36,7 +37,7 @@ async def supervise(loaded: file.Loaded, command: Sequence[str], clock: Clock) -
     logs.configure(settings.logging, writer)
     writer.start()
     try:
-        crew = Crew(settings.server, command, clock, lines=lines, held=contents.written(loaded.contents))
+        crew = Crew(settings.server, command, clock, lines=lines, config=held.of(loaded))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, crew.stop)

@@ -12,6 +12,8 @@ import aiohttp
 
 from gateway.telemetry import figures
 from gateway.telemetry.figures import Figures
+from gateway.workers import held
+from gateway.workers.held import Held
 from gateway.workers.part import HOLDS, LEAVING, STARTED, Descriptors
 
 # What a scrape of thousands of series may take, and all of it waits in memory.
@@ -37,8 +39,8 @@ class Reply:
 class Worker:
     """A process that was started. `figures` are the last that it told, and `silent` whether it owes newer ones.
 
-    `accepted` is told what each config was read from, as bytes, that holds in it from then on. `leaves_within_s` is how
-    long its calls may go on, once it is about to stop.
+    `accepted` is told which config holds in it, whenever that is another. `leaves_within_s` is how long its calls may
+    go on, once it is about to stop.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class Worker:
         line: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         operators: str,
         *,
-        accepted: Callable[[bytes], object],
+        accepted: Callable[[Held], object],
     ) -> None:
         self.number = number
         self.started = asyncio.Event()
@@ -128,7 +130,7 @@ class Worker:
             if line.startswith(LEAVING):
                 self.leaves_within_s = float(line.removeprefix(LEAVING))
             elif line.startswith(HOLDS):
-                self._accepted(line.removeprefix(HOLDS))
+                self._accepted(held.read(line.removeprefix(HOLDS)))
             elif line != STARTED:
                 self.figures = figures.read(line)
             else:
@@ -143,20 +145,20 @@ async def start(
     tenants: Sequence[socket.socket],
     *,
     lines: int,
-    config: bytes,
-    accepted: Callable[[bytes], object],
+    config: Held,
+    accepted: Callable[[Held], object],
 ) -> Worker:
     """Start a process that runs `command` as worker `number`, on bound sockets which stay their giver's too.
 
-    It begins with `config`, which is what one was read from. Its group is its own: what a terminal sends to all is for
+    It begins with `config`. Its group is its own: what a terminal sends to all is for
     the supervisor to pass on.
 
     Raises:
         OSError: the system lacks what a process takes.
     """
-    with socket.socket(socket.AF_UNIX) as operators, os.fdopen(os.memfd_create("gateway-config"), "w+b") as held:
-        held.write(config)
-        held.seek(0)
+    with socket.socket(socket.AF_UNIX) as operators, os.fdopen(os.memfd_create("gateway-config"), "w+b") as file:
+        file.write(held.written(config))
+        file.seek(0)
         operators.bind("")  # to a name that the kernel finds, and no file (unix(7), autobind)
         operators.listen(_BACKLOG)
         ours, theirs = socket.socketpair()
@@ -168,7 +170,7 @@ async def start(
                 operators.fileno(),
                 theirs.fileno(),
                 lines,
-                held.fileno(),
+                file.fileno(),
             )
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import Config, contents, file
+from gateway.config import Config, file
 from gateway.config.changes import AT_START, changes, need_restart
+from gateway.workers import held
 from tests.config_keys import KEYS
 from tests.documents import rows, section
 
@@ -77,7 +78,7 @@ def test_a_config_is_known_by_every_file_that_it_is_read_from(tmp_path: Path, mo
     loaded = file.read(path)
     assert list(loaded.files) == [path, secret, keys]
     assert file.digests(loaded.files) == loaded.files
-    handed = contents.read(contents.written(loaded.contents))
+    handed = held.read(held.written(held.of(loaded))).files
     assert file.read(path, known=handed) == loaded
     for one in (path, secret, keys):
         one.write_text(one.read_text() + "\n")

@@ -1,5 +1,7 @@
 """Figures of several processes as those of one: what was counted is kept, and nothing of the dead is shown as now."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from gateway.telemetry.figures import Figures
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.tenants import TenantLabels
-from gateway.workers.merge import GAUGES, grown, merge
+from gateway.workers.merge import GAUGES, bounded, grown, here, merge
 from tests.unit.finished_calls import MODEL, finished
 from tests.unit.test_docs_metrics import feed_everything
 
@@ -66,15 +68,40 @@ def test_a_gauge_is_of_those_that_run() -> None:
     assert total(found, "gateway_build_info") == 1
 
 
-def test_two_hundred_that_ended_take_no_more_than_one() -> None:
-    one = process({"acme": 2}, streams=1)
-    ended: Figures = {}
-    for _ in range(200):
-        ended = grown((ended, one))
-    assert requests(merge([], ended)) == 400
-    assert sum(len(family.samples) for family in ended.values()) == sum(
-        len(family.samples) for family in grown([one]).values()
+def test_two_hundred_workers_that_came_and_went_leave_a_scrape_no_larger_and_no_counter_smaller() -> None:
+    """Each had calls of tenants and tried replicas that no other knew."""
+    labels, ended, shown = TenantLabels(TENANTS[:1], max_tenants=5), Figures(), Figures()
+    for number in range(200):
+        metrics = Metrics([MODEL], TenantLabels(TENANTS[:1], max_tenants=5))
+        replica = ReplicaState("p", f"10.0.0.{number}:1", up=True, in_flight=0, breaker_open=False)
+        metrics.watch_replicas(partial(list, [replica]))
+        for tenant in ("acme", None, f"a-{number}", f"b-{number}"):
+            metrics.record(finished(tenant=tenant))
+        metrics.attempt("p", replica.replica, result="answered")
+        worker = bounded(figures.of(metrics.registry), labels.label)
+        ended, before = here(ended, [worker]), shown
+        shown = merge([worker], ended)
+        for tenant in ("acme", "a-0", "b-1", "other", "unknown"):
+            assert requests(shown, tenant=tenant) >= (requests(before, tenant=tenant) if number else 0)
+        assert requests(shown) == 4 * (number + 1)
+        assert attempts(shown) == 1
+        ended = grown((ended, worker))
+    assert sum(len(family.samples) for family in shown.values()) < 500
+    told = {dict(words)["tenant"] for _, words in shown["gateway_requests"].samples}
+    assert told == {"acme", "a-0", "b-0", "a-1", "b-1", "other", "unknown"}
+
+
+def attempts(found: Figures) -> float:
+    return total(found, "gateway_upstream_attempts", "gateway_upstream_attempts_total")
+
+
+def test_what_ended_workers_tried_is_shown_until_one_that_runs_says_what_there_is() -> None:
+    ended = process({})
+    ended["gateway_upstream_attempts"] = figures.Family(
+        "counter", "Tries.", {("gateway_upstream_attempts_total", (("pool", "p"), ("replica", one))): 1 for one in "ab"}
     )
+    assert attempts(here(ended, [])) == attempts(here(ended, [{}])) == 2
+    assert attempts(here(ended, [{}, process({})])) == 0
 
 
 @pytest.mark.parametrize(("write", "read"), [(generate_latest, parse), (openmetrics, parse_openmetrics)])
