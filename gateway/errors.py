@@ -231,6 +231,7 @@ class Unavailable(Refusal):
 
     def __init__(self, message: str, *, retry_after_s: float = RETRY_AFTER_MIN_S) -> None:
         super().__init__(message, headers=retry_headers(retry_after_s))
+        self.retry_after_s = retry_after_s
 
 
 class NoReplicaAvailable(Unavailable):

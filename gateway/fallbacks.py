@@ -67,7 +67,7 @@ class Fallbacks:
                 await ask()
             except CANNOT_ANSWER as refusal:
                 if model.name == asked.name:
-                    failed = refusal
+                    failed = _of_both(failed, refusal)
             except BadRequest:  # what another model says of the call is not what was asked
                 if model.name == asked.name:
                     raise
@@ -110,3 +110,17 @@ class Fallbacks:
         trail.leave = self._metrics.call_started(model.name)
         trail.model = model
         trail.fallback_for = None if model.name == asked.name else asked.name
+
+
+def _of_both(failed: Refusal, also: Refusal) -> Refusal:
+    """Return what the client is told when two pools of its model could not answer: what holds of both together.
+
+    That replicas were tried and failed says more than that some are full, and that more than that none is up. Of two
+    waits the shorter one is enough.
+    """
+    for kind in (UpstreamFailed, Overloaded):
+        if isinstance(failed, kind) != isinstance(also, kind):
+            return failed if isinstance(failed, kind) else also
+    if isinstance(failed, Overloaded) and isinstance(also, Overloaded) and failed.retry_after_s < also.retry_after_s:
+        return failed
+    return also

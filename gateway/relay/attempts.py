@@ -241,7 +241,7 @@ class Attempts:
     async def _may_retry(self, failures: list[Failure]) -> bool:
         """Return whether the pool has a retry for this call, after the pause before it; `_lend` decides the rest."""
         pool, last = self._model.pool, failures[-1].reason
-        if self._cut or last == "client_deadline" or not _could_try_another(pool, self.tried):
+        if self._cut or last == "client_deadline" or not _could_be_lent(pool, self.tried):
             return True
         if not pool.retries.take(pool.now()):
             self._observer.retry_refused(pool.name)
@@ -352,6 +352,13 @@ def _has_another(model: Model, tried: list[Replica], earlier: int | None) -> boo
 
 def _could_try_another(pool: Pool, tried: list[Replica]) -> bool:
     return len(tried) < pool.attempts and pool.has_another(tried=tried)
+
+
+def _could_be_lent(pool: Pool, tried: list[Replica]) -> bool:
+    """Whether the pool may lend one more: where calls wait for replicas, one that is held back now will do."""
+    if pool.room is None:
+        return _could_try_another(pool, tried)
+    return len(tried) < pool.attempts and pool.could_lend(tried)
 
 
 def _tell_failure(loan: Loan, failure: Failure) -> None:

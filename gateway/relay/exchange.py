@@ -53,6 +53,7 @@ class Exchange:
     # What is not known at the start stands here: an exchange is made for each call, and most of this is never set.
     _asked_at = _last_byte_at = 0.0
     _connection: Connection | None = None
+    _connecting: asyncio.Timeout | None = None
     _status = 0
     _content_type = ""
     _encoded = False
@@ -111,11 +112,14 @@ class Exchange:
             self.reading.broken_by = self._connection = None
         limit_s, limit = self._limit_to_connect()
         try:
-            connection = self._connection = await self._upstream.connect(self.replica, timeout_s=limit_s)
+            async with asyncio.timeout(limit_s) as self._connecting:
+                connection = self._connection = await self._upstream.connect(self.replica)
         except TimeoutError:  # an OSError too
-            return Failure(limit)
+            return Failure(self.reading.broken_by or limit)
         except OSError:
             return Failure("connect")
+        finally:
+            self._connecting = None
         if not self.over:  # it may have been cut meanwhile
             await self._ask(connection, request)
         return self._verdict()
@@ -167,9 +171,11 @@ class Exchange:
         return ended_by
 
     def cut(self, reason: Break) -> None:
-        """Hang up on the engine; the client gets a visible end."""
+        """Hang up on the engine, or do not wait until it takes a connection; the client gets a visible end."""
         if self._connection is not None:
             self._connection.abort()
+        elif self._connecting is not None and not self._connecting.expired():
+            self._connecting.reschedule(self._loop.time())
         self.broken(reason)
 
     def check_time(self, now: float) -> None:

@@ -64,17 +64,15 @@ class Upstream:
             connection.abort()
         return None
 
-    async def connect(self, replica: Replica, *, timeout_s: float) -> Connection:
-        """Open a connection.
+    async def connect(self, replica: Replica) -> Connection:
+        """Open a connection. How long that may take its caller says.
 
         Raises:
             OSError: it was refused, cannot be routed, or TLS failed.
-            TimeoutError: it took longer than `timeout_s`.
         """
-        async with asyncio.timeout(timeout_s):
-            transport, connection = await self.loop.create_connection(self._new, replica.host, replica.port)
-            if replica.tls:
-                await self._encrypt(transport, connection, replica.server_name)
+        transport, connection = await self.loop.create_connection(self._new, replica.host, replica.port)
+        if replica.tls:
+            await self._encrypt(transport, connection, replica.server_name)
         return connection
 
     def give_back(self, replica: Replica, connection: Connection) -> None:

@@ -6,6 +6,7 @@ from gateway.routing.replica import Replica
 
 if TYPE_CHECKING:
     from gateway.routing.pool import Pool
+    from gateway.routing.waiting_room import WaitingRoom
 
 
 class Loan:
@@ -14,7 +15,7 @@ class Loan:
     One that is `taken` counts before: whoever waited for it has it as soon as it is given.
     """
 
-    __slots__ = ("_decides", "_on_trial", "_pool", "_replica", "_taken_at", "_tenant")
+    __slots__ = ("_decides", "_from", "_on_trial", "_pool", "_replica", "_taken_at", "_tenant")
 
     def __init__(self, pool: "Pool", replica: Replica) -> None:
         self._pool = pool
@@ -22,10 +23,12 @@ class Loan:
         self._decides = self._on_trial = False
         self._taken_at: float | None = None
         self._tenant: str | None = None
+        self._from: WaitingRoom | None = None
 
-    def take(self, tenant: str) -> None:
-        """Count from now on, as a call of `tenant`. The block must follow, or `give_back`."""
+    def take(self, room: "WaitingRoom", tenant: str) -> None:
+        """Count from now on, as a call of `tenant` that came through `room`. The block must follow, or `give_back`."""
         self.__enter__()
+        self._from = room
         self._tenant = tenant
         self._taken_at = self._pool.now()
 
@@ -45,9 +48,11 @@ class Loan:
         self._replica.in_flight -= 1
         if self._decides:
             self._replica.breaker.give_back()
-        if self._pool.room is not None:
+        room = self._pool.room
+        if room is not None:
             now = self._pool.now()
-            self._pool.room.freed(self._tenant, held_s=now - (self._taken_at or now))
+            tenant = self._tenant if room is self._from else None  # another room does not count it
+            room.freed(tenant, held_s=now - (self._taken_at or now))
 
     def began(self) -> None:
         """An answer has begun."""

@@ -18,6 +18,8 @@ from gateway.routing.waiting_room import AT_CAPACITY, WaitingRoom
 
 _log = logging.getLogger(__name__)
 
+# What a waiting room goes by that is not wanted any more: who waits may stay.
+_NOBODY_MORE = QueueEntry(max_waiting=0)
 # With this share of its weight a replica begins that has come back.
 COLD = 0.1
 
@@ -155,12 +157,17 @@ class Pool:
         entry = self._entry.queue
         if entry is None and any(replica.most < math.inf for replica in self.replicas):
             entry = QueueEntry()
+        self._wants_room = entry is not None
         if self.room is None:
             self.room = WaitingRoom(self, entry) if entry else None
             return
-        self.room.configure(entry or QueueEntry())
+        self.room.configure(entry or _NOBODY_MORE)
         self.room.look()
-        if entry is None and not self.room:
+        self.vacate()
+
+    def vacate(self) -> None:
+        """Have no waiting room any more where none is wanted and nobody waits; for who has just left one."""
+        if not self._wants_room and not self.room:
             self.room = None
 
     def lend(self, *, tried: Collection[Replica] = (), prefixes: Prefixes = ()) -> Loan:
@@ -272,9 +279,10 @@ class Pool:
         """Return why nothing is lent now."""
         now = self.now()
         here = [replica for replica in self.replicas if replica.up and not replica.drained]
-        rests = [replica.rests_until - now for replica in here if replica.rests_until > now]
-        if rests or any(replica.in_flight >= replica.most for replica in here):
-            return Overloaded(AT_CAPACITY, retry_after_s=min(rests, default=RETRY_AFTER_MIN_S))
+        if any(replica.rests_until > now or replica.in_flight >= replica.most for replica in here):
+            free_at = [max(replica.rests_until, replica.breaker.opens_to_one_at or 0.0) for replica in here]
+            waits_s = [at - now for at in free_at if at > now]
+            return Overloaded(AT_CAPACITY, retry_after_s=min(waits_s, default=RETRY_AFTER_MIN_S))
         return NoReplicaAvailable("No server of this model is available right now; retry shortly.", retry_after_s=5)
 
 

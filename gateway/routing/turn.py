@@ -66,7 +66,7 @@ class Turn:
             cost=self._tokens,
             tried=tried,
             prefixes=prefixes,
-            again=self._lent_by is pool,
+            again=self._lent_by is pool or bool(tried),
         )
         try:
             loan = room.lend(waiter)
@@ -101,6 +101,7 @@ class Turn:
             timer.cancel()
             self._reply = None
             room.leave(waiter)
+            pool.vacate()
             now_s = pool.now() - began_at
             self.waited_s = waited_s + now_s
             self._observer.waited(pool.name, self._priority, now_s)

@@ -6,8 +6,9 @@ can have it. No I/O: the only time that passes here is until a replica that is h
 
 import asyncio
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.calls.prefix import Prefixes
@@ -84,7 +85,7 @@ class WaitingRoom:
         self._again: OrderedDict[Waiter, None] = OrderedDict()
         self._rate = DrainRate()
         self._in_flight: Counter[str] = Counter()  # by tenant
-        self._kept: deque[float] = deque()  # until when
+        self._kept: list[float] = []  # until when, as a heap: who had a place for longer leaves it for longer
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
 
@@ -120,7 +121,9 @@ class WaitingRoom:
                 return self._take(waiter, eligible)
         if not self._pool.could_lend(waiter.tried):
             raise self._pool.refusal()
-        if waiter.again and self._entry.max_waiting:  # it had its turn, and of such there are no more than slots
+        if waiter.again:  # it had its turn, and gave its slot to the next: of such there can be as many, and more
+            if len(self._again) >= self._entry.max_waiting:
+                raise self._full()
             self._again[waiter] = None
         else:
             self._find_place(waiter)
@@ -151,7 +154,7 @@ class WaitingRoom:
             if not self._in_flight[tenant]:
                 del self._in_flight[tenant]
             if self._queue and self._has_less_than_its_share(tenant) and not self._queue.waits(tenant):
-                self._kept.append(now + min(KEPT_S, held_s * KEPT_SHARE))
+                heappush(self._kept, now + min(KEPT_S, held_s * KEPT_SHARE))
         self.look()
 
     def look(self) -> None:
@@ -187,7 +190,7 @@ class WaitingRoom:
 
     def _take(self, waiter: Waiter, eligible: Sequence[Replica]) -> "Loan":
         loan = self._pool.loan(eligible, waiter.prefixes)
-        loan.take(waiter.tenant)
+        loan.take(self, waiter.tenant)
         self._in_flight[waiter.tenant] += 1
         return loan
 
@@ -195,13 +198,13 @@ class WaitingRoom:
         """Take out who is next; None: what is free is kept for others than those that wait."""
         now = self._pool.now()
         while self._kept and self._kept[0] <= now:
-            self._kept.popleft()
+            heappop(self._kept)
         free = sum(replica.most - replica.in_flight for replica in eligible)
         if not eligible or free > len(self._kept):
             return self._queue.pop()
         waiter = self._queue.pop_of(self._has_less_than_its_share)
         if waiter is not None:
-            self._kept.popleft()
+            heappop(self._kept)
         return waiter
 
     def _has_less_than_its_share(self, tenant: str) -> bool:

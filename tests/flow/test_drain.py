@@ -5,6 +5,7 @@ import json
 import socket
 
 from gateway.client.clients import GRACE_S
+from tests.backlog import nobody_accepts
 from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
 from tests.engines import ScriptedEngine, never
 from tests.raw_client import raw_client
@@ -44,6 +45,17 @@ async def test_a_stream_past_the_drains_time_ends_visibly(open_door: OpenDoor, s
     error = json.loads(body.removeprefix(b"".join(sent)).removeprefix(b"data: "))["error"]
     assert error["code"] == "draining"
     assert json.loads((await door.logged(1))[-1])["broken_by"] == "draining"
+
+
+async def test_a_call_whose_engine_takes_no_connection_is_refused_at_the_end(open_door: OpenDoor) -> None:
+    with nobody_accepts() as url:
+        pools = {"main": {"timeouts": {"connect": "30s"}}}
+        door = await open_door(url, server={"drain_timeout": "100ms"}, pools=pools)
+        reply = asyncio.create_task(door.post(CHAT, STREAM))
+        await door.until(lambda s: s.total("gateway_replica_in_flight") == 1)
+        await door.gateway.stop()
+        answer = await reply
+    assert (answer.status, answer.error["code"]) == (503, "draining")
 
 
 async def test_a_call_that_has_no_answer_yet_is_refused_at_the_end(

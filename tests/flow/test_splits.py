@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.routing.orders.orders import Orders
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, never, reset, script
 from tests.envelope import error_of
@@ -126,13 +127,36 @@ async def test_a_call_whose_canary_is_found_down_waits_no_longer(open_site: Open
     assert samples.total("gateway_upstream_attempts_total", pool="canary", result="found_down") == 1
 
 
+def busy(seconds: int) -> bytes:
+    return http(b"", status="429 X", headers=[("retry-after", f"{seconds}")])
+
+
 @STREAM
-async def test_where_no_pool_can_answer_the_call_fails_and_costs_nothing(open_site: OpenSite, *, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("canary", "stable", "status", "code", "wait"),
+    [
+        (FULL, ILL, 502, "upstream_error", None),
+        (ILL, FULL, 502, "upstream_error", None),
+        (busy(7), busy(40), 503, "overloaded", "7"),
+        (busy(40), busy(7), 503, "overloaded", "7"),
+        (ILL, None, 502, "upstream_error", None),
+        (busy(40), None, 503, "overloaded", "40"),
+    ],
+    ids=["full and ill", "ill and full", "full and fuller", "fuller and full", "ill and none", "full and none"],
+)
+async def test_where_no_pool_can_answer_the_call_fails_as_both_did_and_costs_nothing(
+    open_site: OpenSite, canary: bytes, stable: bytes | None, status: int, code: str, wait: str | None, *, stream: bool
+) -> None:
     site = await open_site({"stable": 1, "canary": 999})
-    site.canary.answer(FULL)
-    site.stable.answer(ILL)
-    error_of(await site.post(stream=stream), 502, "upstream_error", "upstream_error")
-    assert site.asked == (1, 1)
+    site.canary.answer(canary)
+    if stable is None:
+        site.door.gateway._pools["stable"].order(Orders(drained=frozenset({site.stable.url})))
+    else:
+        site.stable.answer(stable)
+    reply = await site.post(stream=stream)
+    error_of(reply, status, code, "upstream_error" if status == 502 else "server_error")
+    assert reply.headers.get("Retry-After") == wait
+    assert site.asked == (0 if stable is None else 1, 1)
     assert await site.counted() == (0, 0, 0)
 
 

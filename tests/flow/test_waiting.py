@@ -294,6 +294,22 @@ async def test_whoever_waits_outlasts_the_rest_of_an_engine_that_said_it_was_ful
     await all_is_well(door, charged=8)
 
 
+async def test_who_would_wait_for_a_second_replica_needs_a_retry_as_well(
+    open_door: OpenDoor, scripted_engines: MoreEngines
+) -> None:
+    engines = [await scripted_engines() for _ in range(2)]
+    for engine in engines:
+        engine.answer(FULL)
+        engine.default = script(http(b"", status="503 Service Unavailable"))
+    budget = {"share": 0, "per_second": 0.1}  # one is saved up
+    door = await bounded(open_door, *[engine.url for engine in engines], most=5, retry_budget=budget)
+    replies = [await door.post(CHAT, ask()) for _ in range(4)]  # the first has both, which rest for a second
+    assert {reply.status for reply in replies} == {503}
+    assert sum(len(engine.requests) for engine in engines) == 5
+    samples = await all_is_well(door, charged=0)
+    assert samples.total("gateway_retries_refused_total", pool="main") == 3
+
+
 async def test_a_bound_that_is_raised_lets_in_who_waits(open_door: OpenDoor, holding: Holding) -> None:
     door = await bounded(open_door, holding.engine.url)
     first = await busy(door, holding)
