@@ -6,10 +6,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def nobody_accepts() -> Iterator[str]:
+def nobody_accepts(port: int = 0) -> Iterator[str]:
     """Give the URL of a listening socket whose backlog is full."""
     with socket.socket() as full, socket.socket() as queued:
-        full.bind(("127.0.0.1", 0))
+        full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        full.bind(("127.0.0.1", port))
         full.listen(0)
         queued.connect(full.getsockname())  # fills the backlog
         yield f"http://127.0.0.1:{full.getsockname()[1]}"

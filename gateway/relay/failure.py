@@ -30,6 +30,8 @@ Reason = Break | Literal["connect", "connect_timeout", "status", "overloaded", "
 CALLERS_FAULT = frozenset({400, 413, 422})
 # The engine says: not now, I am full.
 FULL = frozenset({429, 503})
+# When to ask one again that does not say so: it gets the next call, but it will hardly have room at once.
+_UNTOLD_S = 5.0
 
 # What says of a replica that it is ill: not what clients and this gateway end, what probes found, and that it is full.
 _FAULTS: frozenset[Reason | BrokenBy] = frozenset(
@@ -84,10 +86,9 @@ def is_fault(reason: Reason | BrokenBy) -> bool:
 def refusal_of(failures: Sequence[Failure]) -> Refusal:
     """Return what the client is told when every replica that was tried failed."""
     if failures and all(failure.reason == "overloaded" for failure in failures):
-        waits = [failure.retry_after_s for failure in failures if failure.retry_after_s is not None]
+        waits = [_UNTOLD_S if failure.retry_after_s is None else failure.retry_after_s for failure in failures]
         return Overloaded(
-            "Every server of this model is at capacity; retry after the time in Retry-After.",
-            retry_after_s=min(waits, default=5),
+            "Every server of this model is at capacity; retry after the time in Retry-After.", retry_after_s=min(waits)
         )
     if failures and failures[-1].reason in _TIMEOUTS:
         return UpstreamTimeout("The model's servers did not begin to answer in time; retry, or ask for less.")

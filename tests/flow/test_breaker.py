@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -206,6 +208,56 @@ async def test_a_full_engine_is_given_the_time_that_it_asks_for(
     clock.advance(7)
     assert await ask(door, stream=stream) == 200
     assert len(scripted_engine.requests) == 2
+
+
+PAST, IN_HALF_A_MINUTE = "Sun, 06 Nov 1994 08:49:37 GMT", "half a minute"  # a date, once the time is known
+
+
+@STREAM
+@pytest.mark.parametrize(
+    ("first", "second", "told", "told_later"),
+    [
+        ((429, "7"), (503, "20"), "7", "4"),
+        ((503, "20"), (429, "7"), "7", "4"),
+        ((503, IN_HALF_A_MINUTE), (429, "59"), "30", "27"),
+        ((429, "59"), (429, IN_HALF_A_MINUTE), "30", "27"),
+        ((503, "7000"), (503, "9" * 300), "60", "57"),
+        ((429, "40"), (503, None), "5", None),
+        ((503, PAST), (503, "40"), "5", None),
+        ((429, "0"), (429, "-7"), "5", None),
+        ((503, "nan"), (503, "soon"), "5", None),
+    ],
+)
+async def test_what_full_engines_ask_for_is_what_the_client_is_told(
+    open_door: OpenDoor,
+    scripted_engine: ScriptedEngine,
+    scripted_engines: MoreEngines,
+    clock: SetClock,
+    first: tuple[int, str | None],
+    second: tuple[int, str | None],
+    told: str,
+    told_later: str | None,
+    *,
+    stream: bool,
+) -> None:
+    """`told_later`: three seconds after that, when nobody needs to be asked; None: one of them is, and answers."""
+    engines = [scripted_engine, await scripted_engines()]
+    for engine, (status, wait) in zip(engines, (first, second), strict=True):
+        date = format_datetime(datetime.fromtimestamp(clock.now() + 30, UTC), usegmt=True)
+        fields = [] if wait is None else [("retry-after", date if wait == IN_HALF_A_MINUTE else wait)]
+        engine.answer(http(NO, status=f"{status} X", headers=fields))
+    door = await door_to(open_door, clock, *engines)
+    reply = await door.post(CHAT, ASK | {"stream": stream})
+    error_of(reply, 503, "overloaded", SERVER_ERROR)
+    assert (reply.headers["Retry-After"], reply.headers["Content-Type"]) == (told, "application/json; charset=utf-8")
+    clock.advance(3)
+    reply = await door.post(CHAT, ASK | {"stream": stream})
+    asked = sum(len(engine.requests) for engine in engines)
+    if told_later is None:
+        assert (reply.status, asked) == (200, 3)
+    else:
+        assert (reply.status, asked) == (503, 2)
+        assert reply.headers["Retry-After"] == told_later
 
 
 async def test_when_the_retries_are_used_up_the_first_failure_is_answered(

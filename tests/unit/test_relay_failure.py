@@ -39,6 +39,7 @@ def test_these_do(status: int) -> None:
 def test_the_client_is_told_the_shortest_wait_that_engines_named() -> None:
     full = [judge(503, b"", retry_after_s=wait_s) for wait_s in (20, None, 7.2, 7000)]
     failures = [failure for failure in full if isinstance(failure, Failure)]
-    assert refusal_of(failures).headers["Retry-After"] == "8"
+    assert refusal_of(failures).headers["Retry-After"] == "5"  # one may be asked again at any time
+    assert refusal_of([failures[0], *failures[2:]]).headers["Retry-After"] == "8"
     assert refusal_of(failures[1:2]).headers["Retry-After"] == "5"
     assert refusal_of(failures[3:]).headers["Retry-After"] == str(RETRY_AFTER_MAX_S)
