@@ -8,7 +8,19 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictStr, StringCo
 from gateway.config import units
 from gateway.config.section import Duration, Name, Positive, Section
 
-HostName = Annotated[StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}$")]
+
+def can_be_asked_for(host: str) -> str:
+    """Return a host that can be looked up. ValueError: its name cannot, and whoever tried would meet a UnicodeError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError("expected a host name whose parts between dots have 1 to 63 characters") from None
+    return host
+
+
+HostName = Annotated[
+    StrictStr, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}$"), AfterValidator(can_be_asked_for)
+]
 Scheme = Literal["http", "https"]
 Port = Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1, le=65535)]
 _PortName = Annotated[StrictStr, StringConstraints(pattern=r"^[a-z0-9-]{1,63}$")]

@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.discovery import DiscoveryEntry, HostName
+from gateway.config.discovery import DiscoveryEntry, HostName, can_be_asked_for
 from gateway.config.section import Count, Duration, Name, Positive, Section
 from gateway.config.timeouts import Timeouts
 
@@ -23,13 +23,15 @@ from gateway.config.timeouts import Timeouts
 def _url(text: str) -> str:
     try:
         address = urlsplit(text)
-        if address.hostname and address.port != 0:
-            return text
+        host = address.hostname if address.port != 0 else None
     except ValueError:  # a port beyond 65535, or half of an IPv6 address
-        pass
-    raise ValueError(
-        "expected http(s)://host or http(s)://host:port, a port from 1 to 65535, an IPv6 address in brackets"
-    )
+        host = None
+    if not host:
+        raise ValueError(
+            "expected http(s)://host or http(s)://host:port, a port from 1 to 65535, an IPv6 address in brackets"
+        )
+    can_be_asked_for(host)
+    return text
 
 
 Url = Annotated[StrictStr, StringConstraints(pattern=r"^https?://[^\s/@?#]+(/[^\s?#]*)?$"), AfterValidator(_url)]

@@ -71,6 +71,15 @@ def test_a_replicas_url_holds_no_secrets(url: str) -> None:
         ReplicaEntry.model_validate(url)
 
 
+@pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64, f"a.{'b' * 64}.c"])
+def test_a_replica_has_a_name_that_can_be_looked_up(host: str) -> None:
+    """One that cannot be encoded is no OSError: it would end calls and probes as a defect of ours."""
+    for entry in ({"url": f"http://{host}:8000"}, {"url": "http://10.0.0.1", "server_name": host}):
+        with pytest.raises(ValueError, match=r"1 to 63 characters|should match pattern"):
+            ReplicaEntry.model_validate(entry)
+    assert ReplicaEntry(url=f"http://{'a' * 63}.b.:8000", server_name="b.").url
+
+
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.booleans(), max_size=40))
 def test_a_replica_changes_state_only_after_a_streak(down_after: int, up_after: int, results: list[bool]) -> None:
     health = Health(unhealthy_after=down_after, healthy_after=up_after)
