@@ -68,7 +68,8 @@ class FairQueue(Generic[T]):
         """Put a call at the end of its tenant's line."""
         mine = self._classes[call.priority]
         if not mine.lines:  # it has saved nothing up while it did not wait
-            mine.served = max(mine.served, self._reached)
+            behind = [one.served for one in self._classes.values() if one.lines]  # places may be kept from these
+            mine.served = max(mine.served, min([self._reached, *behind]))
         mine.lines.add(call)
         self._size += 1
 

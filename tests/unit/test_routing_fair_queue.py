@@ -93,6 +93,20 @@ def test_a_class_that_did_not_wait_has_saved_nothing_up() -> None:
     assert Counter(queue.pop().priority for _ in range(34))["low"] <= 3
 
 
+def test_a_class_that_comes_is_not_put_behind_who_fell_back_while_places_were_kept_from_it() -> None:
+    queue: FairQueue[Asked] = FairQueue()
+    for _ in range(500):
+        queue.add(Asked("flood", 100, "normal"))
+    for _ in range(500):
+        queue.add(Asked("quiet", 100, "low"))
+    for _ in range(40):
+        assert queue.pop_of(lambda tenant: tenant == "quiet")
+    for _ in range(500):
+        queue.add(Asked("acme", 100, "high"))
+    took = Counter(queue.pop().priority for _ in range(40))
+    assert took["high"] >= 4 * took["normal"] - 1
+
+
 class Places(RuleBasedStateMachine):
     """Calls come, go, leave and displace each other, at a queue that has ten places."""
 
