@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from gateway.clock import SystemClock
 from gateway.config import PoolEntry
 from gateway.routing.balance import BOUND, Balance, LeastRequests, PrefixAffinity, RoundRobin
-from gateway.routing.pool import Pool
+from gateway.routing.engine_load import EngineLoad
+from gateway.routing.pool import COLD, Pool
 from gateway.routing.replica import Replica
+from gateway.routing.split import Split
 
 weights = st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2, max_size=8)
 prefixes = st.integers(0, 2**64 - 1)
@@ -115,6 +117,50 @@ def test_only_the_prefixes_of_a_replica_that_goes_or_comes_move(
         home = balance.choose(replicas, (prefix,))
         without = balance.choose(rest, (prefix,))
         assert without is home or home is left
+
+
+@given(weights, st.lists(prefixes, min_size=1, max_size=30), st.data())
+def test_while_a_replica_warms_up_prefixes_move_to_it_only(
+    weights: list[float], keys: list[int], data: st.DataObject
+) -> None:
+    replicas, balance = replicas_of(*weights), affinity()
+    warms = data.draw(st.sampled_from(replicas))
+    homes = []
+    for share in (COLD, 0.5, 1.0):
+        warms.weight = warms.full_weight * share
+        homes.append([balance.choose(replicas, (prefix,)) for prefix in keys])
+    for before, then, last in zip(*homes, strict=True):
+        assert then in {before, warms}
+        assert last in {then, warms}
+
+
+@pytest.mark.parametrize("share", [0.1, 5, 50])
+def test_conversations_of_a_part_of_a_split_are_spread_over_all_of_its_replicas(share: float) -> None:
+    """Both go by the same number, so that one could tell of the other."""
+    split = Split({"stable": 100 - share, "canary": share}, lambda name, _: name, random.Random(1))
+    replicas, balance, chance = replicas_of(1, 1, 1, 1), affinity(), random.Random(7)
+    homes: Counter[Replica] = Counter()
+    while homes.total() < 2000:
+        prefix = (int(chance.getrandbits(64) * (share / 100)) + int((1 - share / 100) * 2**64),)
+        if split.choose(prefix) == "canary":
+            homes[balance.choose(replicas, prefix)] += 1
+    assert [homes[replica] / 500 for replica in replicas] == [pytest.approx(1, rel=0.2)] * 4
+
+
+@given(weights, prefixes, st.lists(st.integers(0, 40), min_size=8, max_size=8), st.integers(1, 30))
+def test_what_others_have_at_a_replica_counts_towards_its_bound(
+    weights: list[float], prefix: int, others: list[int], calls: int
+) -> None:
+    pool = pool_of(*weights)
+    for replica, busy in zip(pool.replicas, others, strict=False):
+        replica.told(EngineLoad(busy, 0))
+    with ExitStack() as held:
+        for _ in range(calls):
+            chosen = held.enter_context(pool.lend(prefixes=(prefix,)))
+            loads = {one: (one.in_flight + one.others) / one.weight for one in pool.replicas}
+            all_calls = sum(one.in_flight + one.others for one in pool.replicas)
+            within = chosen.in_flight + chosen.others < BOUND * all_calls * chosen.weight / sum(weights) + 1
+            assert within or loads[chosen] - 1 / chosen.weight <= min(loads.values())
 
 
 def test_prefixes_are_spread_by_weight() -> None:
