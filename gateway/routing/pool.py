@@ -198,9 +198,14 @@ class Pool:
         """Lend the best of these, which are eligible."""
         return Loan(self, self.balance.choose(eligible, prefixes))
 
+    @property
+    def lendable(self) -> Sequence[Replica]:
+        """The replicas that are up and not drained: calls may go there now, or in time."""
+        return [replica for replica in self.replicas if replica.up and not replica.drained]
+
     def could_lend(self, tried: Collection[Replica]) -> bool:
         """Whether it is worth waiting for a replica that is not in `tried`: one is up, whatever holds it back now."""
-        return any(replica.up and not replica.drained and replica not in tried for replica in self.replicas)
+        return any(replica not in tried for replica in self.lendable)
 
     def lends_more_at(self, since: float) -> float:
         """Return the first moment after `since` at which, by the time alone, more may be lent; or infinity."""
@@ -278,7 +283,7 @@ class Pool:
     def refusal(self) -> Unavailable:
         """Return why nothing is lent now."""
         now = self.now()
-        here = [replica for replica in self.replicas if replica.up and not replica.drained]
+        here = self.lendable
         if any(replica.rests_until > now or replica.in_flight >= replica.most for replica in here):
             free_at = [max(replica.rests_until, replica.breaker.opens_to_one_at or 0.0) for replica in here]
             waits_s = [at - now for at in free_at if at > now]

@@ -6,7 +6,7 @@ can have it. No I/O: the only time that passes here is until a replica that is h
 
 import asyncio
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +17,7 @@ from gateway.errors import QueueFull, Refusal, WaitedTooLong
 from gateway.routing.drain_rate import DrainRate
 from gateway.routing.fair_queue import WEIGHTS, FairQueue
 from gateway.routing.replica import Replica
+from gateway.routing.second_tries import SecondTries
 
 if TYPE_CHECKING:
     from gateway.routing.loan import Loan
@@ -82,7 +83,7 @@ class WaitingRoom:
         self._pool = pool
         self._entry = entry
         self._queue: FairQueue[Waiter] = FairQueue()
-        self._again: OrderedDict[Waiter, None] = OrderedDict()
+        self._again: SecondTries[Waiter] = SecondTries()
         self._rate = DrainRate()
         self._in_flight: Counter[str] = Counter()  # by tenant
         self._kept: list[float] = []  # until when, as a heap: who had a place for longer leaves it for longer
@@ -124,7 +125,7 @@ class WaitingRoom:
         if waiter.again:  # it had its turn, and gave its slot to the next: of such there can be as many, and more
             if len(self._again) >= self._entry.max_waiting:
                 raise self._full()
-            self._again[waiter] = None
+            self._again.add(waiter, waiter.tried)
         else:
             self._find_place(waiter)
             self._queue.add(waiter)
@@ -138,7 +139,7 @@ class WaitingRoom:
     def leave(self, waiter: Waiter) -> None:
         """Forget a call that waits no longer, if it is here."""
         if waiter in self._again:
-            del self._again[waiter]
+            self._again.remove(waiter)
         elif waiter in self._queue:
             self._queue.remove(waiter)
         else:
@@ -160,11 +161,11 @@ class WaitingRoom:
     def look(self) -> None:
         """Lend what can be lent to those whose turn it is, and refuse those who would wait in vain."""
         pool, now = self._pool, self._pool.now()
-        for waiter in [*self._again]:
-            eligible = pool.eligible(waiter.tried)
-            if eligible or not pool.could_lend(waiter.tried):
-                del self._again[waiter]
-                self._end(waiter, eligible)
+        if self._again:
+            for waiter in self._again.pop_in_vain(pool.lendable):
+                self._end(waiter, ())
+            while (found := self._again.pop(pool.eligible(()))) is not None:
+                self._end(*found)
         while self._queue:
             eligible = pool.eligible(())
             if not eligible and pool.could_lend(()):
@@ -209,7 +210,7 @@ class WaitingRoom:
 
     def _has_less_than_its_share(self, tenant: str) -> bool:
         """Whether a tenant has fewer calls in flight than it would have if all that call now had as many."""
-        places = sum(replica.most for replica in self._pool.replicas if replica.up and not replica.drained)
+        places = sum(replica.most for replica in self._pool.lendable)
         tenants = len(self._in_flight) + (tenant not in self._in_flight)
         return self._in_flight.get(tenant, 0) * tenants < places
 

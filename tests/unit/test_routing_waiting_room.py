@@ -3,11 +3,15 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import PoolEntry
 from gateway.errors import Overloaded, QueueFull, Refusal
 from gateway.routing.loan import Loan
 from gateway.routing.pool import Pool
+from gateway.routing.replica import Replica
+from gateway.routing.second_tries import SecondTries
 from gateway.routing.waiting_room import KEPT_S, Waiter, WaitingRoom
 from tests.identity_provider import SetClock
 
@@ -116,6 +120,39 @@ async def test_who_had_a_place_for_a_moment_keeps_it_for_a_moment_however_long_a
     clock.advance(KEPT_S)
     room_of(pool).look()
     assert sum(one.told is not None for one in waits) == 2
+
+
+CALLS = st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=30)  # what each has tried, and whether it leaves
+
+
+@given(CALLS, st.lists(st.integers(0, 7), max_size=10), st.integers(0, 7))
+def test_second_tries_go_in_the_order_in_which_they_came_each_to_what_it_has_not_tried(
+    calls: list[tuple[int, bool]], frees: list[int], last: int
+) -> None:
+    replicas = pool_of(SetClock(), 3).replicas
+
+    def some(which: int) -> list[Replica]:
+        return [replica for number, replica in enumerate(replicas) if which >> number & 1]
+
+    tries: SecondTries[int] = SecondTries()
+    model = {number: some(tried) for number, (tried, _) in enumerate(calls)}
+    for number, tried in model.items():
+        tries.add(number, tried)
+    for number, (_, leaves) in enumerate(calls):
+        if leaves:
+            tries.remove(number)
+            del model[number]
+    for free in frees:
+        would = [
+            (call, left) for call, tried in model.items() if (left := [one for one in some(free) if one not in tried])
+        ]
+        assert tries.pop(some(free)) == (would[0] if would else None)
+        if would:
+            del model[would[0][0]]
+        assert ([*tries], len(tries)) == ([*model], len(model))
+    in_vain = [call for call, tried in model.items() if set(some(last)) <= set(tried)]
+    assert sorted(tries.pop_in_vain(some(last))) == in_vain
+    assert [*tries] == [call for call in model if call not in in_vain]
 
 
 @pytest.mark.parametrize(
