@@ -25,7 +25,7 @@ MODEL = "acme/tiny"
 CALLS_PER_S = 200
 TOKENS = 8
 PACE = 200.0  # tokens a second: a call takes 40 ms
-BETWEEN_FAULTS_S = 3.0
+BETWEEN_FAULTS_S = 2.5
 # Replicas are probed every 0.2 s and given up after two probes, each of which may take 0.5 s.
 RECOVERED_S = 2.0
 CLOCK = SystemClock()
