@@ -96,6 +96,7 @@ class Pipeline:
         self._new_id = new_id
         self._room = Room(body_budget)
         self._under_way: set[Trail] = set()
+        self._cutting = False  # calls that were not admitted in time are told so before they are tried
         self._all_done = asyncio.Event()  # set by the last call to end while draining
 
     def serve_by(self, serving: Serving, *, access_log: AccessLog, body_budget: int) -> None:
@@ -132,6 +133,8 @@ class Pipeline:
             tenant=principal.tenant,
             priority=permit.applying.priority,
         )
+        if self._cutting:
+            attempts.cut()
         trail.leave = self._metrics.call_started(model.name)
         with permit:  # gives everything back unless it is settled
             try:
@@ -219,6 +222,7 @@ class Pipeline:
             await self._cut_short()
 
     async def _cut_short(self) -> None:
+        self._cutting = True
         for trail in self._under_way:
             if trail.attempts is not None:
                 trail.attempts.cut()

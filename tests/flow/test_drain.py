@@ -4,6 +4,8 @@ import asyncio
 import json
 import socket
 
+import pytest
+
 from gateway.client.clients import GRACE_S
 from tests.backlog import nobody_accepts
 from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
@@ -70,6 +72,24 @@ async def test_a_call_that_has_no_answer_yet_is_refused_at_the_end(
     assert (answer.status, answer.error["code"]) == (503, "draining")
     assert answer.headers["Connection"] == "close"
     assert answer.headers["Retry-After"] == "1"
+
+
+async def test_a_call_that_comes_whole_only_after_the_drains_time_is_refused(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted_engine.answer(head(), chunked(chat_role()), never)
+    door = await open_door(scripted_engine.url, server={"drain_timeout": "50ms"})
+    whole = asking(door, stream=True)
+    async with raw_client(door.port) as client:
+        await client.send(whole[:-1])
+        stopping = asyncio.create_task(door.gateway.stop())
+        async with asyncio.timeout(DEADLINE_S):
+            while "still under way" not in caplog.text:
+                await asyncio.sleep(0.01)
+        answer = await client.ask(whole[-1:])
+    assert (answer.status, answer.error["code"]) == (503, "draining")
+    await stopping
+    assert not scripted_engine.requests
 
 
 async def test_while_clients_move_all_are_answered_and_told_to_leave(
