@@ -51,10 +51,10 @@ class Permit(Reservation):
 
     def settle(self, usage: Usage | None) -> None:
         """Charge what the call used; None gives everything back. Takes effect once, and never waits."""
-        if self.further is not None:
-            self.further.settle(usage)
         if self._live.pop(self.call_id, None) is not None:
             self.end(usage)
+        if self.further is not None:  # last: whoever dies in between has booked the call, and left reserved the rest
+            self.further.settle(usage)
 
     def turn(self, elsewhere: Applying | None, further: "Permit | None") -> None:
         """From now on the call may be answered `elsewhere`; None: where it was admitted for. Not yet settled."""

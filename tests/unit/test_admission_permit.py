@@ -77,19 +77,9 @@ class Stage:
         self, *, prompt: int = 10, output: int | None = 20, plan: str | None = None, call_id: str | None = None
     ) -> Permit:
         self._calls += 1
-        call = Call(
-            "chat",
-            "m",
-            b"",
-            stream=False,
-            include_usage=False,
-            continuous_usage=False,
-            input_tokens=prompt,
-            output_tokens=output,
-        )
         return await self.admission.admit(
             Principal("acme", "key-1", plan),
-            call,
+            call_of(prompt, output),
             model="m",
             pool="p",
             default_output_tokens=40,
@@ -104,6 +94,19 @@ class Stage:
         found = {name: headers.get(f"x-ratelimit-remaining-{name}") for name in names}
         own = {"requests": 1, "tokens": 0}
         return {name: int(value) + own[name] for name, value in found.items() if value is not None}
+
+
+def call_of(prompt: int, output: int | None) -> Call:
+    return Call(
+        "chat",
+        "m",
+        b"",
+        stream=False,
+        include_usage=False,
+        continuous_usage=False,
+        input_tokens=prompt,
+        output_tokens=output,
+    )
 
 
 async def test_a_permit_shows_what_remains_while_it_holds_its_reservation() -> None:
@@ -130,6 +133,17 @@ async def test_settling_charges_what_was_used_and_one_request_once() -> None:
     permit.settle(Usage(99, 99))
     assert len(stage.store.settled) == 1
     assert await stage.remaining() == {"requests": 9, "tokens": 85}
+
+
+async def test_a_call_that_is_answered_elsewhere_is_booked_before_what_it_took_there_is_settled() -> None:
+    stage = Stage(TOKENS | {"per": ["model"]})
+    with await stage.admit() as permit:
+        elsewhere: dict[str, Any] = {"model": "other", "pool": "p", "default_output_tokens": 40, "call_id": "there"}
+        await stage.admission.admit_elsewhere(permit, Principal("acme", "key-1", None), call_of(10, 20), **elsewhere)
+        permit.settle(Usage(11, 4))
+    booked, there = stage.store.settled
+    assert (booked.call_id, booked.account.model, booked.deltas) == ("call-1", "other", [-30])
+    assert (there.call_id, there.usage, there.deltas) == ("there", None, [-15])
 
 
 async def test_a_call_without_a_declared_output_reserves_the_models_default() -> None:
