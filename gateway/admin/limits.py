@@ -3,7 +3,7 @@
 Changes are taken from this machine only, and from no web page: there is no token here.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from aiohttp import web
 
@@ -15,7 +15,7 @@ from gateway.admission.overrides.asked import place_asked, plan_asked, rule_aske
 from gateway.admission.overrides.desk import Desk
 from gateway.admission.overrides.override import Override
 from gateway.admission.overrides.overrides import Overrides
-from gateway.admission.overrides.rows import Which, rows
+from gateway.admission.overrides.rows import ROWS
 from gateway.admission.rules import Rulebook
 from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.members import name_in
@@ -63,7 +63,7 @@ class LimitPages:
     async def _list(self, request: web.Request) -> web.Response:
         asked = once(request, ("tenant", "key"))
         entries, current = await kept_or_known(self._desk.entries(), self._overrides.entries)
-        return self._page(entries, Which(asked.get("tenant"), asked.get("key")), current=current)
+        return self._page(entries, asked, current=current)
 
     async def _applied(self, request: web.Request) -> web.Response:
         asked = once(request, ("tenant", "key", "model", "plan"))
@@ -89,16 +89,19 @@ class LimitPages:
     async def _put(self, request: web.Request, read: Callable[..., Override]) -> web.Response:
         check_origin(request)
         override = read(await members_of(request), now_s=self._clock.now())
-        return await self._changed(self._desk.put(override), Which(override.tenant, override.key))
+        whose = {"tenant": override.tenant, "key": override.key}
+        return await self._changed(self._desk.put(override), whose)
 
     async def _remove(self, request: web.Request, *, of_rule: bool) -> web.Response:
         check_origin(request)
         asked = once(request, ("tenant", "key", "rule") if of_rule else ("tenant", "key"))
         name = place_asked(asked, of_rule=of_rule)
-        return await self._changed(self._desk.remove(name), Which(asked.get("tenant"), asked.get("key")))
+        return await self._changed(self._desk.remove(name), {"tenant": asked.get("tenant"), "key": asked.get("key")})
 
-    async def _changed(self, change: Awaitable[list[Entry[Override]]], which: Which) -> web.Response:
-        return self._page(await changed(change, self._watcher), which, current=True)
+    async def _changed(self, change: Awaitable[list[Entry[Override]]], whose: Mapping[str, str | None]) -> web.Response:
+        return self._page(await changed(change, self._watcher), whose, current=True)
 
-    def _page(self, entries: Iterable[Entry[Override]], which: Which, *, current: bool) -> web.Response:
-        return page(rows(entries, which, now_s=self._clock.now()), current=current)
+    def _page(
+        self, entries: Iterable[Entry[Override]], whose: Mapping[str, str | None], *, current: bool
+    ) -> web.Response:
+        return page(ROWS.of(entries, now_s=self._clock.now(), **whose), current=current)

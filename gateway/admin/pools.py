@@ -18,7 +18,7 @@ from gateway.admission.settings.watcher import Watcher
 from gateway.clock import Clock
 from gateway.errors import NotFound
 from gateway.routing.orders.order import Order, asked, place_asked
-from gateway.routing.orders.rows import rows
+from gateway.routing.orders.rows import ROWS
 from gateway.routing.orders.standing import StandingOrders
 from gateway.routing.pools import Pools
 from gateway.routing.status import status_of
@@ -49,13 +49,13 @@ class PoolPages:
     async def _list(self, request: web.Request) -> web.Response:
         once(request, ())
         shown_rows = list(map(status_of, self._pools.values()))
-        orders = list(rows(self._orders.entries, pool=None, now_s=self._clock.now()))
+        orders = ROWS.of(self._orders.entries, now_s=self._clock.now())
         return page(shown_rows, current=self._watcher.age_s < _CURRENT_S, orders=orders)
 
     async def _show(self, request: web.Request) -> web.Response:
         once(request, ())
         name = self._known(request)
-        orders = list(rows(self._orders.entries, pool=name, now_s=self._clock.now()))
+        orders = ROWS.of(self._orders.entries, pool=name, now_s=self._clock.now())
         current = self._watcher.age_s < _CURRENT_S
         return web.json_response(
             {"object": "pool", "current": current} | status_of(self._pools[name]) | {"orders": orders}
@@ -74,7 +74,7 @@ class PoolPages:
         return await self._changed(self._shelf.remove(order), name)
 
     async def _changed(self, change: Awaitable[list[Entry[Order]]], name: str) -> web.Response:
-        found = rows(await changed(change, self._watcher), pool=name, now_s=self._clock.now())
+        found = ROWS.of(await changed(change, self._watcher), pool=name, now_s=self._clock.now())
         pool = self._pools.get(name)
         idle = pool is not None and all(replica.drained for replica in pool.replicas)
         warning: dict[str, Any] = (

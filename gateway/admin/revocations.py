@@ -16,7 +16,7 @@ from gateway.admission.settings.watcher import Watcher
 from gateway.clock import Clock
 from gateway.revocations.revocation import Revocation, asked, judge, place_asked
 from gateway.revocations.revocations import Revocations
-from gateway.revocations.rows import rows
+from gateway.revocations.rows import ROWS
 
 
 class RevocationPages:
@@ -53,4 +53,4 @@ class RevocationPages:
         return self._page(await changed(change, self._watcher), tenant, current=True)
 
     def _page(self, entries: Iterable[Entry[Revocation]], tenant: str | None, *, current: bool) -> web.Response:
-        return page(rows(entries, tenant=tenant, now_s=self._clock.now()), current=current)
+        return page(ROWS.of(entries, tenant=tenant, now_s=self._clock.now()), current=current)

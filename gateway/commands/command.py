@@ -80,7 +80,8 @@ def at_store(path: Path | None, work: Coroutine[Any, Any, _Result]) -> _Result:
     try:
         return asyncio.run(work)
     except InvalidValue as error:
-        fail(f"--{error.param}: {error.message}" if error.param else error.message, BAD_CONFIG)
+        option = "" if error.param is None else f"--{error.param.replace('_', '-')}: "
+        fail(f"{option}{error.message}", BAD_CONFIG)
     except NotFound as error:
         fail(error.message, FAILED)
     except StoreUnavailable as error:

@@ -12,7 +12,7 @@ from gateway.admission.overrides.asked import place_asked, plan_asked, rule_aske
 from gateway.admission.overrides.desk import Desk
 from gateway.admission.overrides.override import Override
 from gateway.admission.overrides.overrides import OVERRIDES, Overrides
-from gateway.admission.overrides.rows import COLUMNS, Which, cells, rows
+from gateway.admission.overrides.rows import ROWS
 from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.rules import Rulebook
@@ -110,8 +110,8 @@ def show(path: Path | None, form: str, model: str | None, claim: str | None, **a
 def _show(path: Path | None, form: str, ask: _Ask, asked: dict[str, Any]) -> None:
     """Do what is asked of the desk, and print what is kept then for the tenant that is meant."""
     entries = at_store(path, _at_desk(_load(path), ask))
-    which = Which(asked["tenant"], asked["key"])
-    show_rows(list(rows(entries, which, now_s=_CLOCK.now())), form, COLUMNS, cells)
+    found = ROWS.of(entries, tenant=asked["tenant"], key=asked["key"], now_s=_CLOCK.now())
+    show_rows(found, form, ROWS.columns, ROWS.texts)
 
 
 def _load(path: Path | None) -> Config:

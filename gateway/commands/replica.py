@@ -14,7 +14,7 @@ from gateway.clock import SystemClock
 from gateway.commands.command import at_store, config_option, format_option, given, load_shared, show_rows
 from gateway.config import Config
 from gateway.routing.orders.order import Order, asked, check, judge, place_asked
-from gateway.routing.orders.rows import COLUMNS, cells, rows
+from gateway.routing.orders.rows import ROWS
 from gateway.routing.orders.standing import ORDERS, orders_of
 
 _CLOCK = SystemClock()
@@ -67,6 +67,8 @@ def undrain(path: Path | None, form: str, **options: Any) -> None:
 @_url
 @click.option("--weight", type=float, help="Its share of the calls, beside others. Default: 1.")
 @click.option("--served-name", help="The model's name there, if it is another.")
+@click.option("--server-name", help="What it is called in TLS and in Host, where its URL has an address.")
+@click.option("--max-in-flight", type=int, help="Calls that it has at a time from one gateway process; more wait.")
 @_for
 @format_option
 def add(path: Path | None, form: str, **options: Any) -> None:
@@ -119,7 +121,7 @@ def _show(path: Path | None, form: str, pool: str | None, work: Callable[[Config
     settings = load_shared(path, "orders are in the gateway's memory; use its /admin/pools instead")
     entries = at_store(path, _at_shelf(settings, work(settings)))
     now_s = _CLOCK.now()
-    show_rows(list(rows(entries, pool=pool, now_s=now_s)), form, COLUMNS, cells)
+    show_rows(ROWS.of(entries, pool=pool, now_s=now_s), form, ROWS.columns, ROWS.texts)
     holding = [entry.setting for entry in entries if entry.setting is not None and entry.holds(now_s)]
     for name in settings.pools if pool is None else settings.pools.keys() & {pool}:
         if _idle(settings, name, holding):

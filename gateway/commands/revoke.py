@@ -22,7 +22,7 @@ from gateway.commands.command import (
 )
 from gateway.revocations.revocation import Revocation, asked, judge, place_asked
 from gateway.revocations.revocations import REVOCATIONS
-from gateway.revocations.rows import COLUMNS, cells, rows
+from gateway.revocations.rows import ROWS
 
 _CLOCK = SystemClock()
 
@@ -57,8 +57,7 @@ def revoke(path: Path | None, form: str, *, undo: bool, listed: bool, **options:
 
     settings = load_shared(path, "revocations are in the gateway's memory; use its /admin/revocations instead")
     entries = at_store(path, _at_shelf(settings.limits.store, ask))
-    found = list(rows(entries, tenant=options["tenant"], now_s=_CLOCK.now()))
-    show_rows(found, form, COLUMNS, cells)
+    show_rows(ROWS.of(entries, tenant=options["tenant"], now_s=_CLOCK.now()), form, ROWS.columns, ROWS.texts)
 
 
 async def _at_shelf(store: str, ask: _Ask) -> Iterable[Entry[Revocation]]:

@@ -121,6 +121,10 @@ def replica(tmp_path: Path) -> Callable[..., Result]:
         (["drain", "--pool", "main", "--url", "http://u:hunter2@a:1"], "--url: url must be http(s)://host"),
         (["add", "--pool", "main", "--url", "http://a:1", "--weight", "0"], "--weight: weight must be a number"),
         (["remove", "--pool", "main", "--url", "http://a:1", "--for", "ever"], "--for: for must be a duration"),
+        (
+            ["add", "--pool", "main", "--url", "http://a:1", "--max-in-flight", "0"],
+            "--max-in-flight: max_in_flight must be a whole number from 1",
+        ),
     ],
 )
 def test_a_wrong_option_is_named_and_ends_with_2(
@@ -147,10 +151,14 @@ def test_an_order_for_a_pool_that_is_gone_is_shown_as_such(
     where = ["--pool", "main", "--url", "http://127.0.0.1:1/"]
     assert replica(store_server.url, "remove", *where).exit_code == 0
     header, line = replica(store_server.url, "list", pool="new").stdout.splitlines()
-    assert header.split() == ["pool", "url", "order", "weight", "set_at", "until", "state"]
+    assert header.split() == ["pool", "url", "order", "change", "set_at", "until", "state"]
     assert line.split()[:3] == ["main", "http://127.0.0.1:1", "removed"]
     assert line.endswith("not in force: There is no pool 'main'; there are new.")
     ended = replica(store_server.url, "restore", *where, "--format", "json", pool="new")
     assert (ended.exit_code, ended.output) == (0, "")
-    ended = replica(store_server.url, "add", *where, "--weight", "2", "--format", "json")
-    assert {"weight": 2, "order": "added"}.items() <= json.loads(ended.stdout).items()
+    said = {"weight": 2, "served_name": "t", "server_name": "engine.example", "max_in_flight": 8}
+    options = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    ended = replica(store_server.url, "add", *where, *options, "--format", "json")
+    assert (said | {"order": "added"}).items() <= json.loads(ended.stdout).items()
+    _, line = replica(store_server.url, "list").stdout.splitlines()
+    assert "  weight 2.0, served_name t, server_name engine.example, max_in_flight 8  " in line

@@ -14,7 +14,7 @@ from gateway.identity.denied import Denied
 from gateway.identity.principal import Principal
 from gateway.revocations.revocation import asked, judge, place_asked
 from gateway.revocations.revocations import Revocations
-from gateway.revocations.rows import cells, rows
+from gateway.revocations.rows import ROWS
 from tests.limiting import SECOND, SetClock
 
 NOW_S = 1_795_953_600.25
@@ -86,10 +86,10 @@ def test_what_cannot_be_read_is_told_and_denies_nobody(name: str, value: dict[st
     entry = judge(name, json.dumps(SET | value).encode())
     assert entry.setting is None
     assert entry.fault
-    (row,) = rows([entry], tenant=None, now_s=NOW_S)
+    (row,) = ROWS.of([entry], tenant=None, now_s=NOW_S)
     assert row == {"name": name, "in_force": False, "fault": entry.fault}
-    assert cells(row)[-1] == f"not in force: {entry.fault}"
-    assert list(rows([entry], tenant="acme", now_s=NOW_S)) == []
+    assert ROWS.texts(row)[-1] == f"not in force: {entry.fault}"
+    assert ROWS.of([entry], tenant="acme", now_s=NOW_S) == []
 
 
 def test_a_row_says_whose_why_and_until_when() -> None:
@@ -99,12 +99,12 @@ def test_a_row_says_whose_why_and_until_when() -> None:
         "token other j": SET | {"until": "2026-11-29T11:00:00Z"},
     }
     entries = [judge(name, json.dumps(value).encode()) for name, value in kept.items()]
-    assert [cells(row) for row in rows(entries, tenant=None, now_s=NOW_S)] == [
+    assert [ROWS.texts(row) for row in ROWS.of(entries, tenant=None, now_s=NOW_S)] == [
         ("acme", "(all)", "", "", SET["set_at"], "", "in force"),
         ("acme", "k", "", "leaked", SET["set_at"], ONE_O_CLOCK, "in force"),
         ("other", "", "j", "", SET["set_at"], "2026-11-29T11:00:00Z", "not in force: Its time is over."),
     ]
-    assert [row["tenant"] for row in rows(entries, tenant="other", now_s=NOW_S)] == ["other"]
+    assert [row["tenant"] for row in ROWS.of(entries, tenant="other", now_s=NOW_S)] == ["other"]
 
 
 class Live:

@@ -42,11 +42,6 @@ class Entry(Generic[Kind]):
         return self.setting is not None and self.setting.until is not None and self.setting.until <= now_s
 
 
-def state_of(row: dict[str, Any]) -> str:
-    """Return what a table shows of a row's `standing`."""
-    return "in force" if row["in_force"] else f"not in force: {row['fault']}"
-
-
 def judged(
     name: str, value: bytes, *, read: Callable[[str, bytes], Kind], check: Callable[[Kind], None] | None = None
 ) -> Entry[Kind]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
@@ -26,7 +26,8 @@ from gateway.errors import InvalidValue
 What = Literal["drained", "added", "removed"]
 WHATS: tuple[What, ...] = get_args(What)
 
-_REPLICA = ("url", "weight", "served_name")
+# What an order says of a replica that is added, as the config's entry of one does.
+SAID = ("weight", "served_name", "server_name", "max_in_flight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,12 @@ class Order:
 
     def value(self) -> bytes:
         """Return what is kept under the name."""
-        members = self.entry.model_dump(include={"weight", "served_name"}, exclude_unset=True)
-        return json.dumps({"order": self.what} | members | times(self.set_at, self.until)).encode()
+        return json.dumps({"order": self.what} | self.said | times(self.set_at, self.until)).encode()
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What it says of the replica beside where it is."""
+        return self.entry.model_dump(include={*SAID}, exclude_unset=True)
 
 
 def judge(name: str, value: bytes, pools: Collection[str]) -> Entry[Order]:
@@ -68,12 +73,12 @@ def check(order: Order, pools: Collection[str]) -> None:
 def asked(members: Mapping[str, object], *, now_s: float) -> Order:
     """Return what an operator asks for: an `order` for the replica of `pool` at `url`, perhaps `for` how long.
 
-    What is added may have a `weight` and a `served_name`.
+    What is added may have what the config's entry of a replica has.
 
     Raises:
         InvalidValue: a member is wrong; `param` is its name.
     """
-    only(members, ("pool", "order", *_REPLICA, "for"))
+    only(members, ("pool", "order", "url", *SAID, "for"))
     what = _what_in(members)
     return Order(
         what, name_in(members, "pool"), _entry_in(members, what), math.ceil(now_s), end_in(members, now_s=now_s)
@@ -99,7 +104,7 @@ def place(what: What, pool: str, url: str) -> str:
 def _read(name: str, value: bytes) -> Order:
     members = kept_members(value)
     set_at, until = times_in(members)
-    only(members, ("order", "weight", "served_name"))
+    only(members, ("order", *SAID))
     what = _what_in(members)
     with suppress(UnicodeDecodeError, ValueError):
         _, pool, url = name.split(" ")
@@ -121,9 +126,11 @@ def _entry_in(members: Mapping[str, object], what: What) -> ReplicaEntry:
 
     What is wrong is not shown: it may hold a password.
     """
-    given = {member: members[member] for member in _REPLICA if member in members}
+    given = {member: members[member] for member in ("url", *SAID) if member in members}
     if what != "added" and len(given) > 1:
-        raise InvalidValue("Only what is added has a weight or a served_name.", param=list(given)[1])
+        raise InvalidValue(
+            f"Only what is added has {', '.join(SAID)}.", param=next(one for one in SAID if one in given)
+        )
     try:
         entry = ReplicaEntry.model_validate(given)
     except ValidationError as error:
@@ -131,6 +138,8 @@ def _entry_in(members: Mapping[str, object], what: What) -> ReplicaEntry:
         told = {
             "url": "url must be http(s)://host or http(s)://host:port, perhaps with a path, without user, query or #",
             "weight": "weight must be a number above 0, at most 1000",
+            "server_name": "server_name must be a host name, such as engine.example.com",
+            "max_in_flight": "max_in_flight must be a whole number from 1 to 1000000",
         }
         raise InvalidValue(f"{told.get(param, f'{param} must be a name')}.", param=param) from None
     return entry.model_copy(update={"url": address(entry.url)})
