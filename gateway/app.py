@@ -244,6 +244,7 @@ class Gateway:
                 revocations=self._revocation_pages,
                 pools=self._pool_pages,
                 reload=self._reload,
+                clock=self._clock,
                 behind_supervisor=self._given is not None,
             ),
             access_log=None,

@@ -16,6 +16,7 @@ _COMMANDS = {
     "replica": "Drain, add and remove replicas in every gateway, while they run.",
     "revoke": "Refuse a tenant's tokens, those of one key, or one token, in every gateway.",
     "serve": "Serve calls until SIGTERM or SIGINT, then drain.",
+    "status": "Show how a running gateway does: what is amiss, its pools, and calls that did not end well.",
     "token": "Sign a development token with the config's development key, which is created if it does not exist.",
     "usage": "Show what tenants used, from the ledger in the config's limits.store.",
 }

@@ -11,15 +11,19 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 from prometheus_client.exposition import choose_encoder
 
 from gateway import errors
-from gateway.admin.config import show_config
+from gateway.admin.config import show_config, told_of
 from gateway.admin.limits import LimitPages
+from gateway.admin.numbers import NAMES
 from gateway.admin.pools import PoolPages
-from gateway.admin.readiness import OK, Readiness
+from gateway.admin.readiness import READY, Readiness
 from gateway.admin.revocations import RevocationPages
+from gateway.admin.status import StatusPages, Told
 from gateway.admin.usage import show_usage
 from gateway.admission.ledger.reader import LedgerReader
+from gateway.clock import Clock
 from gateway.reload import Reload
 from gateway.telemetry import figures
+from gateway.telemetry.figures import Figures
 from gateway.telemetry.metrics import Metrics
 
 # In what a supervisor passes on: the address of who asked.
@@ -37,6 +41,7 @@ def build(
     revocations: RevocationPages,
     pools: PoolPages,
     reload: Reload,
+    clock: Clock,
     behind_supervisor: bool = False,
 ) -> web.Application:
     """Return the operator listener; `web.AppRunner(…, access_log=None)` serves it.
@@ -44,7 +49,12 @@ def build(
     `behind_supervisor`: only the supervisor of this process reaches it, and says who asks.
     """
     app = web.Application(middlewares=[*([_as_asked] if behind_supervisor else []), documented_errors])
-    app.router.add_get("/metrics", _scrape(metrics.registry))
+
+    async def told() -> Told:
+        return Told(readiness().told(), [told_of(reload)], pools.told(), await _looked_at(metrics.registry))
+
+    status = StatusPages(told, clock)
+    app.router.add_get("/metrics", _scrape(metrics.registry, status))
     app.router.add_get("/livez", _live)
     app.router.add_get("/readyz", _ready(readiness))
     app.router.add_get("/admin/config", show_config(reload))
@@ -52,14 +62,20 @@ def build(
     limits.add_to(app.router)
     revocations.add_to(app.router)
     pools.add_to(app.router)
+    status.add_to(app.router)
     return app
 
 
-def _scrape(registry: CollectorRegistry) -> Handler:
+async def _looked_at(registry: CollectorRegistry) -> Figures:
+    return await asyncio.to_thread(lambda: figures.of(registry.restricted_registry(NAMES)))
+
+
+def _scrape(registry: CollectorRegistry, status: StatusPages) -> Handler:
     async def handle(request: web.Request) -> web.Response:
         if request.headers.get("Accept") == figures.CONTENT_TYPE:
             body = await asyncio.to_thread(lambda: figures.written(figures.of(registry)))
             return web.Response(body=body, headers={"Content-Type": figures.CONTENT_TYPE})
+        await status.note(await _looked_at(registry))
         return await shown(request, lambda: registry)
 
     return handle
@@ -85,10 +101,8 @@ async def _live(_request: web.Request) -> web.Response:
 
 def _ready(readiness: Callable[[], Readiness]) -> Handler:
     async def handle(_request: web.Request) -> web.Response:
-        checks = readiness().checks()
-        ready = all(state == OK for state in checks.values())
-        body = {"status": "ready" if ready else "not_ready", "checks": checks}
-        return web.json_response(body, status=200 if ready else 503)
+        body = readiness().told()
+        return web.json_response(body, status=200 if body["status"] == READY else 503)
 
     return handle
 

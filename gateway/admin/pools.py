@@ -39,6 +39,12 @@ class PoolPages:
         self._watcher = watcher
         self._clock = clock
 
+    def told(self) -> dict[str, Any]:
+        """Return all pools as they are now, and what is ordered."""
+        orders = ROWS.of(self._orders.entries, now_s=self._clock.now())
+        pools = list(map(status_of, self._pools.values()))
+        return {"object": "list", "current": self._watcher.age_s < _CURRENT_S, "orders": orders, "data": pools}
+
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Serve them there."""
         router.add_get("/admin/pools", self._list)
@@ -48,9 +54,7 @@ class PoolPages:
 
     async def _list(self, request: web.Request) -> web.Response:
         once(request, ())
-        shown_rows = list(map(status_of, self._pools.values()))
-        orders = ROWS.of(self._orders.entries, now_s=self._clock.now())
-        return page(shown_rows, current=self._watcher.age_s < _CURRENT_S, orders=orders)
+        return web.json_response(self.told())
 
     async def _show(self, request: web.Request) -> web.Response:
         once(request, ())

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 OK = "ok"
+READY = "ready"
+NOT_READY = "not_ready"
 
 # None while all is well, else one sentence that says what is not ready.
 Check = Callable[[], str | None]
@@ -28,3 +31,8 @@ class Readiness:
         """Return each condition's name with `ok` or the sentence that says why not."""
         named = {"draining": self.draining, "identity": self.identity, "pools": self.pools, "store": self.store}
         return {name: check() or OK for name, check in named.items() if check is not None}
+
+    def told(self) -> dict[str, Any]:
+        """Return the answer's body."""
+        checks = self.checks()
+        return {"status": READY if all(state == OK for state in checks.values()) else NOT_READY, "checks": checks}

@@ -98,12 +98,25 @@ def show_rows(
 ) -> None:
     """Print rows: as JSON, an object a line; or the `cells` of each as a table."""
     if form == "json":
-        text = "".join(f"{json.dumps(row)}\n" for row in found)
+        _print("".join(f"{json.dumps(row)}\n" for row in found))
     else:
-        lines = [list(header), *[[_printable(cell) for cell in cells(row)] for row in found]]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=True)] for one in lines]
-        text = "".join("  ".join(one).rstrip() + "\n" for one in padded)
+        show_table(header, [cells(row) for row in found])
+
+
+def show_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows of cells under their header."""
+    lines = [list(header), *[[_printable(cell) for cell in row] for row in rows]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(one, widths, strict=True)] for one in lines]
+    _print("".join("  ".join(one).rstrip() + "\n" for one in padded))
+
+
+def show_line(said: str) -> None:
+    """Print one line."""
+    _print(f"{_printable(said)}\n")
+
+
+def _print(text: str) -> None:
     click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
 
 

@@ -43,7 +43,7 @@ class LoadPoller:
         try:
             while entry := pool.load:
                 try:
-                    replica.told(await self._ask(pool, entry.path, replica))
+                    replica.told(await self._ask(pool, entry.path, replica), now=pool.now())
                     failures = 0
                 except (aiohttp.ClientError, TimeoutError, OSError, LookupError) as error:
                     failures += 1

@@ -274,11 +274,15 @@ class Pool:
 
     def _warm(self, replica: Replica, now: float) -> None:
         """Set the weight of one that warms up to what it should be by now."""
+        replica.weight = replica.full_weight * self.warmth(replica, now)
+        if replica.weight >= replica.full_weight:
+            replica.warming_since = None
+
+    def warmth(self, replica: Replica, now: float) -> float:
+        """Return the share of its weight that a replica has by now: 1 where `slow_start` has passed."""
         since = replica.warming_since
         share = 1.0 if since is None or not self.slow_start else (now - since) / self.slow_start
-        replica.weight = replica.full_weight * min(1.0, max(COLD, share))
-        if share >= 1:
-            replica.warming_since = None
+        return min(1.0, max(COLD, share))
 
     def refusal(self) -> Unavailable:
         """Return why nothing is lent now."""

@@ -20,8 +20,9 @@ class Replica:
 
     `rests_until`: it said that it is full, and when to come again (the clock's monotonic seconds). `drained`: operators
     want no more calls to go to it. `gone`: it belongs to its pool no longer, but for the calls that it still has.
-    `earned` is its balance's. `load` is what the engine told of itself, if it was asked; `others` is how many calls it
-    has besides those in flight from here, as far as that tells. `weight` is less than `full_weight` while it warms up.
+    `earned` is its balance's. `load` is what the engine told of itself at `told_at`, if it was asked; `others` is how
+    many calls it has besides those in flight from here, as far as that tells. `weight` is less than `full_weight` while
+    it warms up.
     `most` is how many calls it may have in flight, infinity where nothing says so.
     `name` is its host and port (and path, if its URL has one), as metrics and logs show it; no client ever sees it.
     """
@@ -29,7 +30,7 @@ class Replica:
     __slots__ = (
         "_build", "authorization", "base_path", "breaker", "drained", "earned", "fingerprint", "full_weight", "gone",
         "host", "in_flight", "load", "most", "name", "others", "pace", "port", "rests_until", "seed", "served_name",
-        "server_name", "tls", "up", "url", "warming_since", "weight",
+        "server_name", "tls", "told_at", "up", "url", "warming_since", "weight",
     )  # fmt: skip
 
     def __init__(self, entry: ReplicaEntry, pool: PoolEntry) -> None:
@@ -47,6 +48,7 @@ class Replica:
         self.earned: float | None = None
         self.load: EngineLoad | None = None
         self.others = 0.0
+        self.told_at = 0.0
         self.warming_since: float | None = None
         self.breaker = Breaker(pool.breaker)
         self.rests_until = 0.0
@@ -66,12 +68,13 @@ class Replica:
         self.most: float = math.inf if most is None else most
         self.breaker.configure(pool.breaker)
 
-    def told(self, load: EngineLoad | None) -> None:
+    def told(self, load: EngineLoad | None, *, now: float = 0.0) -> None:
         """Take what the engine tells of its load: what of it does not come from here is `others`' until it tells anew.
 
         Where its cache is nearly full, whatever comes will wait: it counts as up to twice as loaded.
         """
         self.load = load
+        self.told_at = now
         if load is None:
             self.others = 0.0
             return

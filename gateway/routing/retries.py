@@ -38,11 +38,15 @@ class Retries:
 
     def left(self, now: float) -> bool:
         """Whether there is one at least."""
+        return self.saved_up(now) >= 1
+
+    def saved_up(self, now: float) -> float:
+        """Return how many there are."""
         budget = self._budget
         added = budget.share * (self.calls - self._seen) + budget.per_second * max(0.0, now - self._at)
         self._there_are = min(self._most, self._there_are + added)
         self._seen, self._at = self.calls, max(now, self._at)
-        return self._there_are >= 1
+        return self._there_are
 
     def take(self, now: float) -> bool:
         """Take one; return whether there was one."""

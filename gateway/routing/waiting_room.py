@@ -98,6 +98,11 @@ class WaitingRoom:
         return len(self._queue) + len(self._again)
 
     @property
+    def max_waiting(self) -> int:
+        """How many calls may wait."""
+        return self._entry.max_waiting
+
+    @property
     def max_wait_s(self) -> float:
         """How long a call may wait, in all its attempts."""
         return self._entry.max_wait

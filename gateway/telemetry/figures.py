@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, RestrictedRegistry
 
 # What a supervisor accepts, and nobody else.
 CONTENT_TYPE = "application/x-gateway-figures+json"
@@ -31,7 +31,7 @@ class Family:
 Figures = dict[str, Family]
 
 
-def of(registry: CollectorRegistry) -> Figures:
+def of(registry: CollectorRegistry | RestrictedRegistry) -> Figures:
     """Return what the registry shows now."""
     return {
         metric.name: Family(

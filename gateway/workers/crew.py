@@ -73,6 +73,11 @@ class Crew:
         self._ended = merge.here(merge.bounded(self._ended, self._tenants.label), running)
         return running, self._ended
 
+    @property
+    def in_turn(self) -> list[Worker]:
+        """The same in the order in which they are asked for all: those first that answered the last scrape."""
+        return sorted(self.workers, key=lambda one: (one.silent, one.number))
+
     async def run(self) -> int:
         """Keep all workers until they are told to stop, and have ended; return the exit code.
 

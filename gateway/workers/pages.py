@@ -1,6 +1,7 @@
-"""The operator listener of several workers: one scrape, one readiness; every other request is passed on to a worker."""
+"""The operator listener of several workers: one scrape, one readiness, one status; all else a worker answers."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 
 from aiohttp import web
@@ -10,11 +11,16 @@ from prometheus_client.registry import Collector
 
 from gateway.admin.listener import ASKED_BY, documented_errors, shown
 from gateway.admin.readiness import OK
+from gateway.admin.status import StatusPages, Told
+from gateway.clock import Clock
 from gateway.errors import Overloaded, RequestTooLarge
 from gateway.telemetry import figures
+from gateway.telemetry.figures import Figures
+from gateway.workers import pools
+from gateway.workers.asked import ask_all
 from gateway.workers.crew import Crew
 from gateway.workers.merge import merge
-from gateway.workers.worker import Reply, Worker, WorkerSilent
+from gateway.workers.worker import Reply, WorkerSilent
 
 # What a scrape waits for a worker: some ten times what a large one takes, far below a scraper's time limit.
 SCRAPE_WITHIN_S = 2.0
@@ -24,6 +30,7 @@ PROBE_WITHIN_S = 0.8
 _PASSED_ON_WITHIN_S = 30.0
 # More than a worker takes, so that it is the worker who says what is too large.
 _MAX_BODY = 2 << 20
+_NOBODY = "No worker of this gateway answers; try again."
 # Of one connection only (RFC 9110, 7.6.1), or made anew for the next.
 _OF_THE_CONNECTION = frozenset({
     "connection", "content-length", "date", "host", "keep-alive", "server", "te", "trailer", "transfer-encoding",
@@ -34,8 +41,9 @@ _OF_THE_CONNECTION = frozenset({
 class Pages:
     """What operators get while `crew` works."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: Crew, clock: Clock) -> None:
         self._crew = crew
+        self._status = StatusPages(self._told, clock)
         self._telling = asyncio.Lock()
         self._own = CollectorRegistry()
         ProcessCollector(registry=self._own)
@@ -47,18 +55,43 @@ class Pages:
         app.router.add_get("/metrics", self._scrape)
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)
+        app.router.add_get("/admin/pools", self._pools)
+        app.router.add_get("/admin/pools/{pool}", self._pools)
+        self._status.add_to(app.router)
         app.router.add_route("*", "/{rest:.*}", self._pass_on)
         return app
 
     async def _scrape(self, request: web.Request) -> web.Response:
         """Show all workers as one. A worker that does not answer in time is shown as it last was."""
+        merged = await self._figures()
+        await self._status.note(merged)
+        return await shown(request, lambda: figures.registry_of(merged))
+
+    async def _figures(self) -> Figures:
         # One after another: of two at once the slower would bring back older figures, and counters would fall.
         async with self._telling:
             workers = self._crew.workers
             await asyncio.gather(*[one.tell(within_s=SCRAPE_WITHIN_S) for one in workers])
             told, ended = self._crew.figures()
             told.append(figures.of(self._own))
-        return await shown(request, lambda: figures.registry_of(merge(told, ended)))
+        return await asyncio.to_thread(merge, told, ended)
+
+    async def _pools(self, request: web.Request) -> web.Response:
+        """Show the pools of all workers as one gateway's."""
+        told = await ask_all(self._crew, request.raw_path)
+        if not told.pages:
+            if told.refusal is None:
+                raise Overloaded(_NOBODY)
+            return _as_it_came(told.refusal)
+        return web.json_response(pools.of_all(told))
+
+    async def _told(self) -> Told:
+        """Return what the page of status shows."""
+        merged, ready, configs, told = await asyncio.gather(
+            self._figures(), self._ready(), ask_all(self._crew, "/admin/config"), ask_all(self._crew, "/admin/pools")
+        )
+        shown_configs = [{"worker": worker} | page for worker, page in configs.pages.items()]
+        return Told(json.loads(ready.text or ""), shown_configs, pools.of_all(told), merged, told.silent)
 
     async def _live(self, _request: web.Request) -> web.Response:
         """Answer 200 while any worker's loop runs: a restart of all would take the good ones too."""
@@ -67,7 +100,7 @@ class Pages:
                 return _as_it_came(reply)
         return web.json_response({"status": "no worker answers"}, status=503)
 
-    async def _ready(self, _request: web.Request) -> web.Response:
+    async def _ready(self, _request: web.Request | None = None) -> web.Response:
         """Answer 200 where any worker can take calls, once all have started; otherwise as one that cannot."""
         not_ready = None
         if why := self._why_not():
@@ -111,7 +144,7 @@ class Pages:
             raise RequestTooLarge("The body is far larger than a change.") from error
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _OF_THE_CONNECTION]
         asked = {**dict(headers), ASKED_BY: request.remote or ""}
-        for one in self._in_turn():
+        for one in self._crew.in_turn:
             try:
                 reply = await one.ask(
                     request.method, request.raw_path, within_s=_PASSED_ON_WITHIN_S, headers=asked, body=body or None
@@ -121,10 +154,7 @@ class Pages:
                     continue
                 raise Overloaded("The worker that was asked did not answer; look whether this was done.") from None
             return _as_it_came(reply)
-        raise Overloaded("No worker of this gateway answers; try again.")
-
-    def _in_turn(self) -> list[Worker]:
-        return sorted(self._crew.workers, key=lambda one: (one.silent, one.number))
+        raise Overloaded(_NOBODY)
 
 
 class CrewCollector(Collector):

@@ -44,16 +44,16 @@ async def supervise(loaded: file.Loaded, command: Sequence[str], clock: Clock) -
         loop.add_signal_handler(signal.SIGHUP, crew.reload)
         if not settings.server.reuse_port:
             check_free(settings.server.listen)
-        async with _listening(crew, settings.admin.listen):
+        async with _listening(crew, settings.admin.listen, clock):
             return await crew.run()
     finally:
         writer.close()
 
 
 @asynccontextmanager
-async def _listening(crew: Crew, address: config.Listen) -> AsyncIterator[None]:
+async def _listening(crew: Crew, address: config.Listen, clock: Clock) -> AsyncIterator[None]:
     """Serve operators."""
-    runner = web.AppRunner(Pages(crew).build(), access_log=None, shutdown_timeout=_LEFTOVERS_S)
+    runner = web.AppRunner(Pages(crew, clock).build(), access_log=None, shutdown_timeout=_LEFTOVERS_S)
     await runner.setup()
     try:
         with explained(address, key="admin.listen"):

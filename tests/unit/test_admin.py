@@ -72,6 +72,7 @@ def listener(readiness: Readiness) -> web.Application:
         reload=Reload(
             file.Loaded(SETTINGS, {}), take_on, stopping=lambda: False, clock=clock, observer=metrics.reloads
         ),
+        clock=clock,
     )
 
 
