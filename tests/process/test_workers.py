@@ -52,6 +52,20 @@ class Several:
         async with self._processes.session.request(method, self.running.admin_url + path, **options) as response:
             return Reply(response.status, response.headers, await response.read())
 
+    async def has_in_flight(self, calls: int) -> None:
+        """See that pools and page tell so many calls in flight, and that they are the workers' own."""
+        listed = (await self.operator("GET", "/admin/pools")).json()
+        one = (await self.operator("GET", "/admin/pools/tiny")).json()
+        status = (await self.operator("GET", "/admin/status")).json()
+        for pool in (listed["data"][0], one, status["pools"][0]):
+            (replica,) = pool["replicas"]
+            assert pool["in_flight"] == replica["in_flight"] == calls
+            for part in (pool, replica):
+                assert [row["worker"] for row in part["workers"]] == list(range(WORKERS))
+                assert sum(row["in_flight"] for row in part["workers"]) == calls
+        assert (listed["silent_workers"], one["object"], status["calls"]["in_flight"]) == ([], "pool", calls)
+        assert [config["worker"] for config in status["configs"]] == list(range(WORKERS))
+
     async def until_total(self, expected: float, name: str, **labels: str) -> None:
         async def reached() -> bool:
             return await self.total(name, **labels) == expected
@@ -129,6 +143,7 @@ async def test_a_killed_worker_is_replaced_and_leaves_its_counts_and_no_gauge(
     streams = [await several.asking(ASK | {"stream": True}) for _ in range(12)]
     await several.until_total(12, "gateway_streams_open")
     assert await several.total("gateway_requests_total") == 10
+    await several.has_in_flight(12)
     before = several.pids
     assert len(before) == WORKERS
     os.kill(min(before), signal.SIGKILL)
@@ -144,6 +159,7 @@ async def test_a_killed_worker_is_replaced_and_leaves_its_counts_and_no_gauge(
     assert await several.total("gateway_requests_total") == 10
     open_now = await several.total("gateway_streams_open")
     assert open_now < 12
+    await several.has_in_flight(int(open_now))
     assert (await several.call()).status == 200
     for stream in streams:
         stream.close()
@@ -159,10 +175,14 @@ async def test_a_worker_that_hangs_holds_up_no_scrape_and_no_probe(several: Seve
     hung = min(several.pids)
     os.kill(hung, signal.SIGSTOP)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             assert await several.total("gateway_requests_total") == 20
             assert await several.total("gateway_workers", state="silent") == 1
             assert (await several.operator("GET", "/readyz")).status == 200
+            ended = await run("status", "--at", several.running.admin_url.removeprefix("http://"))
+            assert (ended.code, ended.stderr) == (0, "")
+            assert "Workers that do not answer, and of which nothing is shown: " in ended.stdout
+            assert "1 answering, 1 silent, 0 restarts" in ended.stdout
             assert (await several.operator("GET", "/livez")).status == 200
     finally:
         os.kill(hung, signal.SIGCONT)
@@ -206,6 +226,9 @@ async def test_operators_are_passed_on_to_a_worker(several: Several) -> None:
     assert [entry["tokens"] for entry in listed.json()["data"]] == [50]
     foreign = await several.operator("PUT", "/admin/limits/rules", json=rule, headers={"Origin": "http://a"})
     assert foreign.status == 403
+    assert b"<h1>Gateway " in (await several.operator("GET", "/admin/")).body
+    unknown = await several.operator("GET", "/admin/pools/none")
+    assert (unknown.status, unknown.error["code"]) == (404, "not_found")
     missing = await several.operator("GET", "/nothing")
     assert (missing.status, missing.error["code"]) == (404, "not_found")
     assert "/admin/limits" in missing.error["message"]
