@@ -1,12 +1,16 @@
 """/admin/ on a running gateway: one document in which names and texts of others are inert; small, and quick."""
 
 import asyncio
+import json
 import shlex
 import time
 from base64 import b64encode
 from hashlib import sha256
 from xml.etree import ElementTree as ET
 
+from click.testing import CliRunner
+
+from gateway.cli import main
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, never, script
 from tests.reloading import reload
@@ -46,6 +50,12 @@ def texts(root: ET.Element, tag: str) -> list[str]:
     return ["".join(element.itertext()) for element in root.iter(tag)]
 
 
+def command(*arguments: str) -> str:
+    ended = CliRunner().invoke(main, ["status", *arguments])
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    return ended.stdout
+
+
 async def shown(door: Door) -> ET.Element:
     return read(await door.get_admin("/admin/"))
 
@@ -78,12 +88,14 @@ async def test_whatever_names_there_are_the_page_shows_them_and_nothing_of_them_
         (problem,) = await reload(door, lambda settings: settings.update({EVIL: 1}))
         page = await shown(door)
         status = (await door.get_admin("/admin/status")).json()
+        listener = door.admin_url.removeprefix("http://")
+        told = [await asyncio.to_thread(command, "--at", listener, "--format", form) for form in ("table", "json")]
         waits.cancel()
-    (main,) = [pool for pool in status["pools"] if pool["name"] == "main"]
-    (replica,) = main["replicas"]
+    (pool,) = [pool for pool in status["pools"] if pool["name"] == "main"]
+    (replica,) = pool["replicas"]
     assert (replica["in_flight"], replica["max_in_flight"], replica["load"]["waiting"]) == (1, 1, 4)
     assert 0 <= replica["load"]["age_s"] < 5
-    assert (main["in_flight"], sum(main["queue"]["waiting"].values()), main["queue"]["max_waiting"]) == (1, 1, 1)
+    assert (pool["in_flight"], sum(pool["queue"]["waiting"].values()), pool["queue"]["max_waiting"]) == (1, 1, 1)
     assert status["calls"] == {"in_flight": 2, "streams": 1, "waiting": 1}
     assert {"by": "limit", "what": "few", "total": 1} in [
         {name: value for name, value in row.items() if name != "lately"} for row in status["amiss"]["data"]
@@ -98,6 +110,16 @@ async def test_whatever_names_there_are_the_page_shows_them_and_nothing_of_them_
     assert f"http://127.0.0.1:1{PATH}" in [shlex.split(command)[-1] for command in commands]
     assert {tuple(row.attrib.values()) for row in page.iter("tr") if row.attrib} == {("up",), ("down",)}
     assert [link.attrib["href"] for link in page.iter("a")][:2] == ["../metrics", "../readyz"]
+    table, parsed = told
+    for said in (
+        f"Pool {EVIL}\n",
+        "\\u202ered\\x1b[31m",
+        "  Pool main: 1 of 1 places to wait are taken.\n",
+        "401 refused  ",
+    ):
+        assert said in table
+    assert not {*TRICKY} & {*table} - {*"red[31m"}
+    assert json.loads(parsed).keys() == status.keys()
     refused = await door.session.post(door.admin_url + "/admin/")
     assert refused.status == 405
 

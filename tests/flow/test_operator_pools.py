@@ -66,8 +66,11 @@ async def test_replicas_are_drained_added_and_removed_under_load_and_no_call_fai
     callers = [asyncio.create_task(call()) for _ in range(4)]
     try:
         await some(one)
-        await order(door, "added", two.url, weight=2)
+        await order(door, "added", two.url, weight=2, server_name="engine.example", max_in_flight=9)
         await some(two)
+        assert two.requests[-1].header("host") == f"engine.example:{two.port}"
+        shown = (await ask(door, "GET", "/main")).json()["replicas"]
+        assert [row["max_in_flight"] for row in shown] == [None, 9]
         assert (await states(door))[two.url] == ("up", "order")
         assert "warning" not in await order(door, "drained", one.url + "/")  # however it is written
         assert (await states(door))[one.url] == ("drained", "config")

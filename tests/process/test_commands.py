@@ -1,5 +1,7 @@
 """What the commands say to configs and arguments, good and bad: text and exit codes."""
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +169,25 @@ def test_the_config_is_the_one_named_else_the_environments_else_the_one_here(con
     assert first_word("--config", named, GATEWAY_CONFIG="other.yaml") == named
     assert first_word(GATEWAY_CONFIG=named) == named
     assert first_word(GATEWAY_CONFIG="/no/such.yaml", GATEWAY_PORT="tcp://10.0.0.1:80") == "/no/such.yaml"
+
+
+def test_status_says_who_does_not_answer(config: Path) -> None:
+    tree = yaml.safe_load(config.read_text())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        threading.Thread(target=_answer_nonsense, args=(silent,)).start()
+        ended = run("status", "--at", f"127.0.0.1:{port}")
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr == f"127.0.0.1:{port}: what answers there is no operator listener of a gateway\n"
+    config.write_text(yaml.safe_dump(tree | {"admin": {"listen": f"127.0.0.1:{port}"}}))
+    ended = run("status", "--config", config)
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(f"127.0.0.1:{port}: no gateway answers there: ")
+    ended = run("status", "--at", "127.0.0.1:http")
+    assert (ended.exit_code, ended.stderr.startswith("--at: expected host:port")) == (2, True)
+
+
+def _answer_nonsense(listening: socket.socket) -> None:
+    with listening.accept()[0] as connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")

@@ -64,6 +64,7 @@ def test_what_came_of_late_is_known_from_the_second_look_on() -> None:
     assert recent.since(100.0 + LATELY_S, new) == (100.0, new - old)
     assert recent.since(101.0 + LATELY_S, new) == (200.0, Counter())
     assert recent.since(201.0 + LATELY_S, new) is None
+    recent.note(600.0, new)
     recent.note(50.0, old)  # the clock was set
     assert recent.since(60.0, new) == (50.0, new - old)
 
