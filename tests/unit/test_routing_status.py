@@ -8,6 +8,7 @@ from gateway.routing.engine_load import EngineLoad
 from gateway.routing.orders.orders import Orders
 from gateway.routing.pool import Pool
 from gateway.routing.status import status_of
+from tests.documents import ROOT
 from tests.identity_provider import SetClock
 
 WARM, REST, LOADED, ILL, OUT = (f"http://{name}:1" for name in ("warm", "rest", "loaded", "ill", "out"))
@@ -53,6 +54,9 @@ def test_what_keeps_calls_from_a_replica_is_told_and_for_how_long() -> None:
     assert shown[LOADED]["load"] == {"running": 3, "waiting": 4, "cache_used": 0.5, "age_s": 2.5}
     assert (shown[LOADED]["in_flight"], shown[LOADED]["max_in_flight"], shown[ILL]["load"]) == (1, 3, None)
     assert (status["in_flight"], status["retries_left"]) == (1, 1.0)
+    documented = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("### Pools as JSON")[2]
+    for names in (status.keys() - {"name", "engine"}, shown[LOADED].keys() - {"replica", "url"}):
+        assert not [name for name in names if f"`{name}`" not in documented.partition("\n## ")[0]]
     assert status["queue"] == {
         "waiting": {"high": 0, "normal": 0, "low": 0},
         "max_waiting": 7,
