@@ -21,7 +21,7 @@ body { font: 14px/1.4 system-ui, sans-serif; margin: 1rem }
 h1 { font-size: 1.3rem; margin: 0 } h2 { font-size: 1.05rem; margin: 1.2rem 0 .2rem }
 p, ul { margin: .3rem 0 } table { border-collapse: collapse; margin: .3rem 0 }
 th, td { border-bottom: 1px solid var(--line); padding: .15rem .7rem .15rem 0; text-align: left; vertical-align: top }
-th { color: var(--dim); font-weight: normal }
+th { color: var(--dim); font-weight: normal; white-space: nowrap }
 code { font-size: 12px; user-select: all }
 section p, .dim { color: var(--dim) } section p { max-width: 60rem }
 .ready, .up td:nth-child(2) { color: var(--good) } .not_ready, .trouble { color: var(--bad) }

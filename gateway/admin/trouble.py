@@ -45,7 +45,7 @@ def _of_pool(pool: _Part) -> Iterator[str]:
     states = Counter(replica["state"] for replica in replicas if replica["state"] != "up")
     if states:
         told = _listed(f"{count} {state}" for state, count in states.items())
-        yield f"Pool {name}: of {len(replicas)} replicas {told}."
+        yield f"Pool {name} has replicas that are not up: {told} of {len(replicas)}."
     if queue is not None and 2 * sum(queue["waiting"].values()) > queue["max_waiting"] > 0:
         yield f"Pool {name}: {sum(queue['waiting'].values())} of {queue['max_waiting']} places to wait are taken."
     if pool["retries_left"] < 1:

@@ -78,7 +78,7 @@ def test_what_came_of_late_is_known_from_the_second_look_on() -> None:
         ({"configs": [{"sha256": "a", "last_reload": None}, {"sha256": "b", "last_reload": None}]}, "Workers have"),
         ({"configs": [{"sha256": "a", "last_reload": REFUSED}] * 2}, "The config was read again at then and cannot"),
         ({"pools": [pool()]}, "Pool main has no replica."),
-        ({"pools": [pool(replica(A), replica(B, "down"))]}, "Pool main: of 2 replicas 1 down."),
+        ({"pools": [pool(replica(A), replica(B, "down"))]}, "Pool main has replicas that are not up: 1 down of 2."),
         ({"pools": [pool(replica(A), retries_left=0.5)]}, "Pool main has no retries left."),
         (
             {"pools": [pool(replica(A), queue={"waiting": {"high": 2, "low": 4}, "max_waiting": 10})]},
