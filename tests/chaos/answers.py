@@ -15,6 +15,10 @@ _CODES = {
     503: {"no_replica_available", "overloaded", "draining"},
 }
 _IN_STREAM = {"upstream_error", "upstream_timeout", "draining"}
+# In a stream that had nothing but comments, also what else would have been a status.
+_BEHIND_COMMENTS = _IN_STREAM | {"no_replica_available", "overloaded", "invalid_value", "context_length_exceeded"}
+# That a worker has died its clients hear within so long.
+_NOTICED_US = 100_000
 _EXPECTED = {"json": {400}, "field": {400}, "model": {404}, "token": {401}, "engine": {400, 429, 502, 503}}
 
 
@@ -45,6 +49,10 @@ def judge(evidence: Evidence) -> Iterator[Violation]:
         [found for one in seen if one.ending == "whole" and (found := _not_whole(evidence, one))],
     )
     yield from violated(
+        "an answer says which model gave it",
+        [_named(evidence, one) for one in seen if one.ending == "whole" and not _says_who(evidence, one)],
+    )
+    yield from violated(
         "what came is what the engine said", [_named(evidence, one) for one in seen if not _begins(one)]
     )
     yield from violated(
@@ -60,7 +68,7 @@ def _named(evidence: Evidence, seen: Seen) -> str:
 
 def _documented(seen: Seen) -> bool:
     if seen.ending == "told":
-        return seen.code in _IN_STREAM
+        return seen.code in (_IN_STREAM if seen.texts else _BEHIND_COMMENTS)
     return seen.status in {None, 200} or seen.code in _CODES.get(seen.status or 0, ())
 
 
@@ -80,6 +88,12 @@ def _not_whole(evidence: Evidence, seen: Seen) -> str | None:
     return None
 
 
+def _says_who(evidence: Evidence, seen: Seen) -> bool:
+    """Whether it says so rightly. Behind a head that went out with the first comment it cannot."""
+    line = evidence.lines.get(seen.inference_id or "")
+    return line is None or seen.model in {None, line.fields["model"]}
+
+
 def _begins(seen: Seen) -> bool:
     if not seen.texts:
         return True
@@ -88,5 +102,7 @@ def _begins(seen: Seen) -> bool:
 
 def _may_cut(evidence: Evidence, seen: Seen) -> bool:
     """A connection that is kept may be closed, by a gateway that stops, while a call is on its way to it."""
-    ending = evidence.life_of(seen).ending
-    return ending == "killed" or (ending == "stopped" and seen.status is None)
+    life = evidence.life_of(seen)
+    stopped = life.ending in {"stopped", "orphaned"} and seen.status is None
+    lost = any(seen.sent_us - _NOTICED_US <= at_us <= seen.over_us + _NOTICED_US for at_us in life.lost)
+    return life.ending == "killed" or stopped or lost

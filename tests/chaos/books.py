@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.chaos.client import Seen
 from tests.chaos.engines import Attempt
-from tests.chaos.evidence import Account, Evidence, Violation, violated
+from tests.chaos.evidence import Evidence, Violation, violated
 from tests.chaos.gateways import Line
 
 # What an engine generates before it hears that nobody listens any more, or wrote before it died, may be unseen.
@@ -14,6 +13,12 @@ DIED_WITHIN_US = 100_000
 
 # Settlements wait for company, and for the store or the disk of the journal.
 _SETTLED_WITHIN_US = 200_000
+
+# What an engine may say of a call that is wrong: behind comments with a status of 200.
+_ENGINES_REFUSE = {"invalid_value", "context_length_exceeded"}
+
+# Times of log lines are of so many.
+_WRITTEN_TO_US = 1_000
 
 # What a master took so long before it was lost, its replica may not have.
 _COPIED_WITHIN_US = 1_000_000
@@ -75,9 +80,10 @@ def _unreserved(evidence: Evidence) -> Iterator[str]:
     """Yield calls that were under way when their gateway was killed, and that the store knows nothing of."""
     known = {event["call"] for event in evidence.events} | evidence.leftovers.keys()
     for seen in evidence.unlogged:
-        killed_us = evidence.life_of(seen).killed_us
+        kills = evidence.life_of(seen).kills
         for attempt in evidence.by_seed[seen.call.number]:
-            if attempt.request_id not in known and _under_way(attempt, killed_us) and not _forgotten(evidence, attempt):
+            cut = any(_under_way(attempt, killed_us) for killed_us in kills)
+            if attempt.request_id not in known and cut and not _forgotten(evidence, attempt):
                 yield f"{attempt.request_id} of {seen.call.tenant}: {attempt.generated} tokens"
 
 
@@ -102,22 +108,23 @@ def _unbooked(evidence: Evidence) -> Iterator[str]:
 
 def _strangers(evidence: Evidence) -> Iterator[str]:
     """Yield what is in the ledger of calls that no engine took, and of none that there was."""
-    nameless = Counter(_account(one) for one in evidence.unlogged if evidence.id_of(one) is None)
+    nameless = Counter((one.call.tenant, one.call.key) for one in evidence.unlogged if evidence.id_of(one) is None)
     unlogged = {evidence.id_of(one) for one in evidence.unlogged}
     for event in evidence.events:
         line = evidence.lines.get(event["call"])
         if event["event"] != "settled" or event["call"] in unlogged or (line is not None and _may_be_booked(line)):
             continue
-        account = event["tenant"], event["key"], event["model"]
-        if line is None and nameless[account]:
-            nameless[account] -= 1
+        whose = event["tenant"], event["key"]
+        if line is None and nameless[whose]:
+            nameless[whose] -= 1
         else:
             yield f"{dict(event)}"
 
 
 def _booked(line: Line) -> bool:
     fields = line.fields
-    return fields["prompt_tokens"] is not None or (fields["status"] == 400 and bool(fields["attempts"]))
+    refused = fields["error_code"] in _ENGINES_REFUSE and bool(fields["attempts"])
+    return fields["prompt_tokens"] is not None or refused
 
 
 def _may_be_booked(line: Line) -> bool:
@@ -127,15 +134,14 @@ def _may_be_booked(line: Line) -> bool:
 
 def _may_be_lost(evidence: Evidence, line: Line) -> bool:
     """Whether its gateway was killed so soon that its settlement may have been on its way, or have to be sent again."""
-    killed_us = line.life.killed_us
-    return line.ended_us > killed_us - _SETTLED_WITHIN_US or any(
-        since_us - _COPIED_WITHIN_US < line.ended_us and killed_us < until_us
-        for since_us, until_us in evidence.forgetful
+    return any(
+        killed_us - _SETTLED_WITHIN_US < line.ended_us <= killed_us + _WRITTEN_TO_US
+        or any(
+            since_us - _COPIED_WITHIN_US < line.ended_us <= killed_us < until_us
+            for since_us, until_us in evidence.forgetful
+        )
+        for killed_us in line.life.kills
     )
-
-
-def _account(seen: Seen) -> Account:
-    return seen.call.tenant, seen.call.key, seen.call.model
 
 
 def _refusals(evidence: Evidence) -> Iterator[str]:

@@ -7,7 +7,10 @@ from typing import Any, Literal
 
 import aiohttp
 
+from gateway.clock import SystemClock
 from tests.chaos.calls import Planned
+
+_CLOCK = SystemClock()
 
 # whole: an answer that says that it is complete. refused: an error instead of one. told: a stream that ends with an
 # error event. cut: the connection broke. silent: a stream that ended well as HTTP, but said neither. left: the client
@@ -17,7 +20,10 @@ Ending = Literal["whole", "refused", "told", "cut", "silent", "left", "unreachab
 
 @dataclass
 class Seen:
-    """What came of one call. `texts` is what was said so far, choice by choice; `place` which gateway was asked."""
+    """What came of one call. `texts` is what was said so far, choice by choice; `place` which gateway was asked.
+
+    It was under way from `sent_us` to `over_us`, in microseconds since the epoch; `model` is who answered.
+    """
 
     call: Planned
     place: int
@@ -25,6 +31,9 @@ class Seen:
     ending: Ending = "unreachable"
     status: int | None = None
     inference_id: str | None = None
+    model: str | None = None
+    sent_us: int = 0
+    over_us: int = 0
     code: str | None = None
     texts: dict[int, str] = field(default_factory=dict)
     usage: dict[str, Any] | None = None
@@ -44,6 +53,7 @@ class Client:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         if call.deadline_ms is not None:
             headers["x-request-timeout-ms"] = str(call.deadline_ms)
+        seen.sent_us = round(_CLOCK.now() * 1_000_000)
         try:
             async with asyncio.timeout(call.leaves_s):
                 async with self._session.post(url + call.path, data=call.body, headers=headers) as response:
@@ -55,10 +65,13 @@ class Client:
             seen.ending = "unreachable"
         except (aiohttp.ClientError, ConnectionError):
             seen.ending = "cut"
+        finally:
+            seen.over_us = round(_CLOCK.now() * 1_000_000)
 
     async def _read(self, seen: Seen, response: aiohttp.ClientResponse) -> None:
         seen.status = response.status
         seen.inference_id = response.headers.get("INFERENCE-ID")
+        seen.model = response.headers.get("x-gateway-model")
         if response.status != 200:
             seen.code = json.loads(await response.read())["error"]["code"]
             seen.ending = "refused"

@@ -15,6 +15,9 @@ from tests.chaos.topologies import StoreKey
 # A master that was replaced may still be asked for so long.
 _FOUND_WITHIN_S = 2.0
 
+# Between a call's id and the number of the place where it is answered instead.
+_FURTHER = "+"
+
 # Whose calls: tenant, key, model.
 Account = tuple[str, str, str]
 
@@ -29,7 +32,10 @@ class Violation:
 
 @dataclass(repr=False)  # it has megabytes, and asyncio shows what its main task returned to itself
 class Evidence:
-    """One run. `ledger` is what GET /admin/usage told; `gauges` those of all gateways that should be zero."""
+    """One run. `ledger` is what GET /admin/usage told; `gauges` those of all gateways that should be zero.
+
+    `outdated` are gateways that go by a config which is there no more.
+    """
 
     seen: list[Seen]
     lives: list[Life]
@@ -40,6 +46,7 @@ class Evidence:
     gauges: dict[str, float]
     journals: dict[str, int]
     one_month: bool
+    outdated: list[str] = field(default_factory=list)
     two_steps: bool = False  # whether what is everybody's is taken in a step of its own, as on a cluster
     by_id: dict[str, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
     by_seed: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
@@ -96,25 +103,33 @@ class Evidence:
         life = line.life
         if any(since_us <= line.ended_us and line.began_us <= until_us for since_us, until_us in self.forgetful):
             return True
-        if life.ending == "killed" and line.ended_us > life.messages_until_us:
-            return True
-        return any(since <= line.ended_us and line.began_us <= until for since, until in life.away)
+        return any(since <= line.ended_us and line.began_us <= until for since, until in (*life.unsure, *life.away))
 
     @cached_property
     def unlogged(self) -> list[Seen]:
-        """Return the calls of killed gateways that left no line: what became of them only the store may know."""
-        killed = [one for one in self.seen if self.life_of(one).ending == "killed"]
+        """Return the calls of killed processes that left no line: what became of them only the store may know."""
+        killed = [one for one in self.seen if self._may_be_unlogged(one)]
         return [one for one in killed if self.id_of(one) not in self.lines]
+
+    def _may_be_unlogged(self, seen: Seen) -> bool:
+        life = self.life_of(seen)
+        lost = any(since <= seen.over_us and seen.sent_us <= until for since, until in life.unsure)
+        return life.ending == "killed" or lost
 
     @cached_property
     def leftovers(self) -> dict[str, str]:
         """Return the calls that the store knows as reserved still, and the tags of their tenants."""
-        return {call_id: tag for call_id, tag in self._reserved if tag != EVERYBODY}
+        return {call_id: tag for call_id, tag in self._reserved if tag != EVERYBODY and _FURTHER not in call_id}
 
     @cached_property
     def left_of_everybodys(self) -> set[str]:
         """Return the calls that are reserved still of what is everybody's, where that is a step of its own."""
-        return {call_id for call_id, tag in self._reserved if tag == EVERYBODY}
+        return {call_id for call_id, tag in self._reserved if tag == EVERYBODY and _FURTHER not in call_id}
+
+    @cached_property
+    def further(self) -> list[str]:
+        """Return the calls of which something is reserved still that they needed to be answered elsewhere."""
+        return [call_id.partition(_FURTHER)[0] for call_id, _ in self._reserved if _FURTHER in call_id]
 
     @property
     def _reserved(self) -> Iterator[tuple[str, str]]:

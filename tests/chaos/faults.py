@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from gateway.clock import SystemClock
+from tests.chaos import configs
 from tests.chaos.engines import EngineSlot
 from tests.chaos.gateways import GatewaySlot
 from tests.chaos.topologies import Topology
@@ -19,7 +20,9 @@ GATEWAY_FROZEN_S = 1.0
 STORE_AWAY_OF_LEASE = 0.27
 
 # Between the end of one fault of a track and the next.
-_CALM_S = {"engines": (0.2, 1.2), "store": (0.8, 2.5), "gateways": (0.6, 2.0)}
+_CALM_S = {"engines": (0.2, 1.2), "store": (0.8, 2.5), "gateways": (0.6, 2.0), "configs": (0.5, 2.0)}
+# How often of ten each befalls a gateway; of one without workers the rest.
+_BEFALLS = {"worker killed": 4, "killed": 3, "stopped": 2, "frozen": 1, "orphaned": 1}
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,18 @@ class Faults:
         self._topology = topology
         self._store_away_s = lease_s * STORE_AWAY_OF_LEASE
         self._seed = seed
+        self._configs = [slot.config.read_text() for slot in gateways]
 
     async def run(self, seconds: float) -> None:
         """Do harm for so long. All that was harmed is whole again when this returns."""
         until = asyncio.get_running_loop().time() + seconds
         async with asyncio.TaskGroup() as group:
-            for name, strike in (("engines", self._engine), ("store", self._store), ("gateways", self._gateway)):
+            for name, strike in (
+                ("engines", self._engine),
+                ("store", self._store),
+                ("gateways", self._gateway),
+                ("configs", self._config),
+            ):
                 group.create_task(self._track(name, strike, until))
 
     async def _track(self, name: str, strike: Callable[[Random], Awaitable[str]], until: float) -> None:
@@ -90,13 +99,27 @@ class Faults:
 
     async def _gateway(self, chance: Random) -> str:
         slot = chance.choice(self._gateways)
-        what = chance.choices(("killed", "stopped", "frozen"), (5, 3, 2))[0]
-        if what == "frozen":
-            await _freeze(slot.life.running, chance.uniform(0, GATEWAY_FROZEN_S))
-        else:
-            await (slot.kill() if what == "killed" else slot.stop())
-            await slot.start()
+        may = [what for what in _BEFALLS if slot.workers > 1 or what not in {"worker killed", "orphaned"}]
+        match what := chance.choices(may, [_BEFALLS[one] for one in may])[0]:
+            case "worker killed":
+                slot.kill_worker(chance.randrange(slot.workers))
+                return what
+            case "frozen":
+                frozen = slot.freeze(chance.randrange(slot.workers))
+                try:
+                    await asyncio.sleep(chance.uniform(0, GATEWAY_FROZEN_S))
+                finally:
+                    slot.thaw(frozen)
+            case _:
+                await {"killed": slot.kill, "stopped": slot.stop, "orphaned": slot.orphan}[what]()
+                await slot.start()
         return f"gateway {what}"
+
+    async def _config(self, chance: Random) -> str:
+        slot = chance.choice(self._gateways)
+        first = self._configs[slot.place]
+        slot.reload(configs.another(first, chance))
+        return "gateway reloaded"
 
 
 async def _freeze(running: Running, for_s: float) -> None:

@@ -4,17 +4,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-GATEWAYS = 4
+# How many workers each gateway has.
+WORKERS = (1, 2, 1)
+GATEWAYS = len(WORKERS)
 # Calls under way, at most.
 CLIENTS = 24
-MODELS = {"chaos/large": ("large-0", "large-1"), "chaos/small": ("small-0", "small-1")}
+# Of each model its pools, and of each pool its replicas.
+MODELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "chaos/large": {"large": ("large-0", "large-1")},
+    "chaos/small": {"small-a": ("small-0",), "small-b": ("small-1",)},
+}
 # Whose calls teach the gateway nothing of how long prompts are: what they reserve is known to the token.
 UNLEARNED = "chaos/large"
 KEYS = 8
 
-# Of which nobody has enough to be refused, and by which every token is found again: of a tenant, and of everybody.
+# Of which nobody has enough to be refused, and by which every token is found again: of a tenant, of what it has of a
+# model, of everybody, and of what everybody has of a pool.
 COUNTED = {"name": "counted", "per": ["tenant"], "tokens": 10**12, "window": "month"}
+BY_MODEL = {"name": "by-model", "per": ["tenant", "model"], "tokens": 10**12, "window": "month"}
 TOGETHER = {"name": "together", "per": [], "tokens": 10**12, "window": "month"}
+BY_POOL = {"name": "by-pool", "per": ["pool"], "tokens": 10**12, "window": "month"}
 
 
 @dataclass(frozen=True)
@@ -28,10 +37,9 @@ class Tight:
     limit: int
     window_s: float | None = None
 
-    @property
-    def share(self) -> int:
-        """What one gateway admits alone."""
-        return max(self.limit // GATEWAYS, 1)
+    def share(self, workers: int) -> int:
+        """Return what one process admits alone, of a gateway that has so many."""
+        return max(self.limit // (GATEWAYS * workers), 1)
 
     def as_rule(self) -> dict[str, Any]:
         window = (
@@ -65,8 +73,7 @@ def limits(store: str, journal: str, *, lease_s: float) -> dict[str, Any]:
 
 
 def _rules(tenant: str) -> Iterator[dict[str, Any]]:
-    yield COUNTED
-    yield TOGETHER
+    yield from (COUNTED, BY_MODEL, TOGETHER, BY_POOL)
     own = [tight for tight in TIGHT if tight.tenant == tenant]
     yield from [tight.as_rule() for tight in own]
     if not any(tight.measure == "concurrent" for tight in own):

@@ -3,18 +3,21 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, product
 
 from gateway import config
 from gateway.admission.digest import digest
 from gateway.admission.rules import Rulebook
 from gateway.identity.principal import Principal
 from tests.chaos.client import Seen
+from tests.chaos.configs import SPARE
 from tests.chaos.evidence import Evidence, Violation, violated
-from tests.chaos.plans import COUNTED, MODELS, TENANTS, TOGETHER
+from tests.chaos.plans import BY_MODEL, BY_POOL, COUNTED, MODELS, TENANTS, TOGETHER
 
 # At least, and at most.
 Range = tuple[int, int]
+
+_POOLS = [*(pool for pools in MODELS.values() for pool in pools), SPARE]
 
 # Of reservations whose calls nobody can name; more are tried only as sums of few and of many.
 _MOST_NAMELESS = 4
@@ -25,6 +28,7 @@ def judge(evidence: Evidence, limits: config.Limits) -> Iterator[Violation]:
     if not evidence.one_month:
         return
     yield from violated("a quota counts the ledger and what was left reserved", _wrong(evidence, limits))
+    yield from violated("a quota of a model counts who answered", _wrong_by_model(evidence, limits))
     yield from violated("what was generated is within what was reserved", _beyond(evidence))
 
 
@@ -57,6 +61,36 @@ def _wrong(evidence: Evidence, limits: config.Limits) -> Iterator[str]:
     least, most = _everybodys(evidence, booked.total()) if evidence.two_steps else (total, total)
     if not least <= together <= most:
         yield f"everybody: counted {together}, and not {least} to {most}"
+    by_pool = sum(_counted(evidence, limits, TENANTS[0], BY_POOL["name"], pool=pool) for pool in _POOLS)
+    if not evidence.two_steps and not together <= by_pool <= together + _most_of_further(evidence):
+        yield f"everybody: counted {together}, and {by_pool} by pools"
+
+
+def _wrong_by_model(evidence: Evidence, limits: config.Limits) -> Iterator[str]:
+    """Yield models of which a tenant was charged what it was not booked, but for what was left reserved."""
+    nameless, further = _nameless(evidence), _most_of_further(evidence)
+    for tenant, model in product(TENANTS, MODELS):
+        booked = sum(
+            figures["prompt_tokens"] + figures["completion_tokens"]
+            for (whose, _, answered), figures in evidence.ledger.items()
+            if (whose, answered) == (tenant, model)
+        )
+        number, candidates = nameless[tenant]
+        least, most = booked, booked + further
+        most += sum(sorted(seen.call.reserved[1] for seen in candidates)[-number:]) if number else 0
+        for seen in left_reserved(evidence):
+            if (seen.call.tenant, seen.call.model) == (tenant, model):
+                least, most = _add((least, most), seen.call.reserved)
+        counted = _counted(evidence, limits, tenant, BY_MODEL["name"], model=model)
+        if not least <= counted <= most:
+            yield f"{tenant} {model}: counted {counted}, booked {booked}, so {least} to {most}"
+
+
+def _most_of_further(evidence: Evidence) -> int:
+    """Return what calls of killed gateways have reserved at most where they were to be answered instead."""
+    largest = max((one.call.reserved[1] for one in evidence.seen if one.call.reserves), default=0)
+    known = [evidence.by_call_id.get(call_id) for call_id in evidence.further]
+    return sum(largest if seen is None else seen.call.reserved[1] for seen in known)
 
 
 def _everybodys(evidence: Evidence, booked: int) -> Range:
@@ -78,9 +112,11 @@ def _everybodys(evidence: Evidence, booked: int) -> Range:
     return counted
 
 
-def _counted(evidence: Evidence, limits: config.Limits, tenant: str, rule: object) -> int:
+def _counted(
+    evidence: Evidence, limits: config.Limits, tenant: str, rule: object, *, model: str = "any", pool: str = "any"
+) -> int:
     principal = Principal(tenant=tenant, key="key-0", plan=None, models=None)
-    applying = Rulebook(limits).applying(principal, model=next(iter(MODELS)), pool="any")
+    applying = Rulebook(limits).applying(principal, model=model, pool=pool)
     key = next(limit.key for limit in applying.limits if limit.rule == rule)
     return sum(int(one.value.split()[0]) for one in evidence.keys if one.name == key)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tests.chaos.evidence import Evidence, Violation, violated
 
-_EXIT_CODES = {"killed": -9, "stopped": 0}
+_EXIT_CODES = {"killed": -9, "orphaned": -9, "stopped": 0}
 
 
 def judge(evidence: Evidence) -> Iterator[Violation]:
@@ -20,6 +20,7 @@ def judge(evidence: Evidence) -> Iterator[Violation]:
         "nothing is in flight", [f"{name} {value:g}" for name, value in evidence.gauges.items() if value]
     )
     yield from violated("journals are empty", [f"{name}: {size} bytes" for name, size in evidence.journals.items()])
+    yield from violated("a gateway goes by the config that is there", evidence.outdated)
     lives = evidence.lives
     yield from violated("a gateway that is told to stop does", [life.name for life in lives if life.lingers])
     yield from violated(
@@ -39,6 +40,6 @@ def judge(evidence: Evidence) -> Iterator[Violation]:
             f"{life.name}: {one['message']} {one['exception'] or ''}"
             for life in lives
             for one in life.messages
-            if one["exception"] or one["level"] in {"error", "critical"}
+            if one["exception"] or (one["level"] in {"error", "critical"} and not life.is_of_a_kill(one))
         ],
     )

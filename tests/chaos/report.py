@@ -12,7 +12,7 @@ _KINDS = {"ok": "whole answers", "client_gone": "streams that were left", "broke
 
 def report(evidence: Evidence) -> str:
     """Return the tables."""
-    parts = (_calls(evidence), _faults(evidence), _books(evidence), _time(evidence))
+    parts = (_calls(evidence), _ways(evidence), _faults(evidence), _books(evidence), _time(evidence))
     return "\n\n".join("\n".join(f"  {name:<58}{value:>12}" for name, value in part) for part in parts)
 
 
@@ -21,6 +21,18 @@ def _calls(evidence: Evidence) -> Iterator[tuple[str, str]]:
     endings = Counter(f"{one.ending} {one.status} {one.code}" if one.code else f"{one.ending}" for one in evidence.seen)
     for name, count in sorted(endings.items()):
         yield f"  {name}", f"{count:,}"
+
+
+def _ways(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    lines = [line.fields for line in evidence.lines.values()]
+    elsewhere = [one for one in lines if one["fallback_for"] is not None]
+    yield "calls turned to a fallback model", f"{len(elsewhere):,}"
+    yield "  answered there", f"{sum(one['prompt_tokens'] is not None for one in elsewhere):,}"
+    waits = [one["waited_ms"] for one in lines if one["waited_ms"] is not None]
+    yield "calls that waited for a replica", f"{len(waits):,}"
+    yield "  the longest (ms)", f"{max(waits, default=0):.0f}"
+    for pool, count in sorted(Counter(one["pool"] for one in lines if one["prompt_tokens"] is not None).items()):
+        yield f"answers of pool {pool}", f"{count:,}"
 
 
 def _faults(evidence: Evidence) -> Iterator[tuple[str, str]]:

@@ -14,14 +14,14 @@ import aiohttp
 
 from gateway.clock import SystemClock
 from gateway.config import file
-from tests.chaos import answers, books, events, quotas, remains, spending
+from tests.chaos import answers, books, configs, events, quotas, remains, spending
 from tests.chaos.calls import planned
 from tests.chaos.client import Client, Seen
 from tests.chaos.engines import EngineSlot
 from tests.chaos.evidence import Account, Evidence, Violation
 from tests.chaos.faults import Faults
 from tests.chaos.gateways import GatewaySlot
-from tests.chaos.plans import CLIENTS, GATEWAYS, KEYS, MODELS, TENANTS, limits
+from tests.chaos.plans import CLIENTS, KEYS, MODELS, TENANTS, WORKERS, limits
 from tests.chaos.topologies import TOPOLOGIES, Topology
 from tests.processes import Processes, until
 from tests.zygote import running_zygote
@@ -34,7 +34,13 @@ TOKENS_PER_S = 120.0
 PROGRESS_EVERY_S = 5.0
 SETTLED_WITHIN_S = 30.0
 _BLIND = 0.05
-_GAUGES = ("gateway_requests_in_flight", "gateway_streams_open", "gateway_replica_in_flight", "gateway_journal_pending")
+_GAUGES = (
+    "gateway_requests_in_flight",
+    "gateway_streams_open",
+    "gateway_replica_in_flight",
+    "gateway_waiting_calls",
+    "gateway_journal_pending",
+)
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,17 @@ class _Run:
         self._say = say
         self._engines = [
             EngineSlot(processes, directory, name=name, model=model, pace=TOKENS_PER_S)
-            for model, names in MODELS.items()
+            for model, pools in MODELS.items()
+            for names in pools.values()
             for name in names
         ]
         self._journal = directory / "journal"
         self._journal.mkdir()
         self._limits = limits(store.url, str(self._journal), lease_s=self._lease_s)
-        self._gateways = [GatewaySlot(processes, place, self._config()) for place in range(GATEWAYS)]
+        self._gateways = [
+            GatewaySlot(processes, place, self._config(workers), workers=workers)
+            for place, workers in enumerate(WORKERS)
+        ]
         self._faults = Faults(seed, engines=self._engines, gateways=self._gateways, topology=store, lease_s=lease_s)
         self._seen: list[Seen] = []
         self._began = SystemClock().now()
@@ -92,7 +102,7 @@ class _Run:
         tokens = {(tenant, key): self._processes.token(tenant=tenant, key=key) for tenant in TENANTS for key in _keys()}
         await asyncio.gather(*[slot.start() for slot in self._engines])
         await asyncio.gather(*[slot.start() for slot in self._gateways])
-        self._say(f"{GATEWAYS} gateways and {len(self._engines)} engines run")
+        self._say(f"{len(self._gateways)} gateways and {len(self._engines)} engines run")
         loading = asyncio.Event()
         client = Client(self._processes.session, tokens)
         calls = planned(self._seed)
@@ -128,7 +138,7 @@ class _Run:
 
     async def _judged(self) -> Verdict:
         gauges = await self._settled()
-        ledger = await self._ledger()
+        ledger, outdated = await self._ledger(), await self._outdated()
         await asyncio.sleep(self._lease_s)
         keys = await asyncio.to_thread(self._store.keys)
         await asyncio.gather(*[slot.stop() for slot in self._gateways])
@@ -143,6 +153,7 @@ class _Run:
             ledger=ledger,
             keys=keys,
             gauges=gauges,
+            outdated=outdated,
             journals={path.name: path.stat().st_size for path in self._journal.iterdir()},
             two_steps=self._store.two_steps,
             one_month=_day(self._began).month == _day(SystemClock().now()).month,
@@ -172,6 +183,16 @@ class _Run:
             await until(none, SETTLED_WITHIN_S)
         return gauges
 
+    async def _outdated(self) -> list[str]:
+        """Return the gateways that have not taken on the config that is there."""
+        found = []
+        for slot in self._gateways:
+            samples = await slot.life.running.metrics(self._processes.session)
+            loaded_s = samples.total("gateway_config_loaded_timestamp_seconds")
+            if loaded_s < slot.written_s or samples.total("gateway_config_reload_failed"):
+                found.append(f"{slot.life.name}: loaded {slot.written_s - loaded_s:.1f} s before it was written")
+        return found
+
     async def _ledger(self) -> dict[Account, Counter[str]]:
         first = _day(self._began).date().isoformat()
         last = (_day(SystemClock().now()).date() + timedelta(days=1)).isoformat()
@@ -184,21 +205,8 @@ class _Run:
             (row["tenant"], row["key"], row["model"]): Counter({name: row[name] for name in figures}) for row in rows
         }
 
-    def _config(self) -> Path:
-        pools = {
-            model: {
-                "replicas": [slot.url for slot in self._engines if slot.model == model],
-                "health": {"interval": "300ms", "unhealthy_after": 2},
-                "timeouts": {"connect": "1s", "first_byte": "10s", "idle": "10s"},
-            }
-            for model in MODELS
-        }
-        return self._processes.config(
-            server={"drain_timeout": "400ms"},
-            limits=self._limits,
-            models={model: {"pool": model} for model in MODELS},
-            pools=pools,
-        )
+    def _config(self, workers: int) -> Path:
+        return self._processes.config(**configs.sections(self._limits, self._engines, workers=workers))
 
 
 def _keys() -> list[str]:

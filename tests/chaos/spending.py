@@ -1,7 +1,7 @@
 """Tight limits against what was admitted: by the store, and by each gateway alone while the store was away.
 
-While the store answers nobody exceeds a limit. A gateway that is alone admits 1/expected_processes of it (at least 1)
-in each of its lives: a calendar quota can be exceeded by as many shares as there were lives that were alone. A store
+While the store answers nobody exceeds a limit. A process that is alone admits its share of it (at least 1) in its life:
+a calendar quota can be exceeded by as many shares as there were processes that were alone. A store
 that fails over may lose the reservations of calls under way: as many more are granted until those end and are charged.
 """
 
@@ -32,15 +32,15 @@ class Admitted:
     @property
     def together(self) -> bool:
         """Whether the store admitted it, for certain."""
-        known = self.until_us < self.life.messages_until_us
-        return known and not any(
-            since <= self.until_us + _BLUR_US and self.from_us - _BLUR_US <= until for since, until in self.life.away
+        return not any(
+            since <= self.until_us + _BLUR_US and self.from_us - _BLUR_US <= until
+            for since, until in (*self.life.unsure, *self.life.away)
         )
 
     @property
     def alone(self) -> bool:
         """Whether its gateway admitted it alone, for certain."""
-        return any(since <= self.from_us and self.until_us <= until for since, until in self.life.away)
+        return any(since <= self.from_us and self.until_us <= until for since, until in self.life.alone)
 
 
 def judge(evidence: Evidence, *, lease_s: float) -> Iterator[Violation]:
@@ -49,10 +49,10 @@ def judge(evidence: Evidence, *, lease_s: float) -> Iterator[Violation]:
     for tight in TIGHT:
         found: list[str] = []
         for whose, calls in _admitted(evidence, tight).items():
-            alone = defaultdict(list)
+            alone: defaultdict[tuple[str, int, int], list[Admitted]] = defaultdict(list)
             for call in calls:
                 if call.alone:
-                    alone[call.life.name].append(call)
+                    alone[call.life.name, call.life.workers, call.life.processes].append(call)
             together = [call for call in calls if call.together]
             limit = tight.limit + _forgotten(tight, calls, failovers=evidence.failovers)
             # Leases that are not renewed in time count as free.
@@ -60,8 +60,12 @@ def judge(evidence: Evidence, *, lease_s: float) -> Iterator[Violation]:
                 limit += tight.limit
             found += _exceeded(f"{tight.tenant} {whose}", tight, limit, together)
             # Of a cluster one master may be away and others not: nobody knows of which it was.
-            for name, some in alone.items() if not evidence.two_steps else ():
-                found += _exceeded(f"{tight.tenant} {whose} alone in {name}", tight, tight.share, some)
+            for (name, workers, processes), some in alone.items() if not evidence.two_steps else ():
+                share = processes * tight.share(workers)
+                # The one that alone is too large for a share takes all of it.
+                if tight.measure == "tokens":
+                    share += processes * max([call.tokens for call in some], default=0)
+                found += _exceeded(f"{tight.tenant} {whose} alone in {name}", tight, share, some)
         yield from violated(f"limit {tight.rule} is kept", found)
 
 
@@ -93,10 +97,7 @@ def _exceeded(whose: str, tight: Tight, limit: int, calls: Sequence[Admitted]) -
         yield from _at_once(whose, limit, calls)
     elif tight.window_s is None:
         used = sum(call.tokens if tight.measure == "tokens" else 1 for call in calls)
-        # The one that alone is too large for a share takes all of it.
-        if used > limit + (
-            max((call.tokens for call in calls), default=0) if tight.measure == "tokens" and limit == tight.share else 0
-        ):
+        if used > limit:
             yield f"{whose}: {used} of {limit}"
     else:
         yield from _in_a_window(whose, limit, tight.window_s, calls)

@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import answers, books, events, remains, spending
+from gateway import config
+from gateway.admission.rules import Rulebook
+from gateway.identity.principal import Principal
+from tests.chaos import answers, books, events, quotas, remains, spending
 from tests.chaos.calls import Planned, planned
 from tests.chaos.client import Seen
 from tests.chaos.engines import Attempt
 from tests.chaos.evidence import Evidence
 from tests.chaos.gateways import Life
-from tests.chaos.plans import TIGHT
+from tests.chaos.plans import MODELS, TIGHT, limits
 from tests.chaos.topologies import StoreKey
 from tests.processes import Running
 
@@ -42,6 +45,7 @@ class Story:
         attempt.tokens_us = [BEGAN_US + 8000 * number for number in range(tokens)]
         self.attempts = [attempt]
         self.seen = [Seen(self.call, 0, 0, "whole", 200, "id-1", texts=dict(enumerate(self.call.texts)))]
+        self.seen[0].model = self.call.model
         self.line: dict[str, Any] = {
             "time": "2026-11-29T12:00:01.000Z",
             "inference_id": "id-1",
@@ -78,6 +82,7 @@ class Story:
         }
         self.events = [self.event]
         self.keys: list[StoreKey] = []
+        self.outdated: list[str] = []
         self.life = Life(0, 0, Running(None, directory / "log-0", "", ""), "stopped", 0)  # type: ignore[arg-type] # gone
 
     def evidence(self) -> Evidence:
@@ -91,6 +96,7 @@ class Story:
             ledger=self.ledger,
             keys=[*self.keys, StoreKey("gw:{x}:events", "stream", 1000, entries=tuple(self.events))],
             gauges={},
+            outdated=self.outdated,
             journals={},
             one_month=True,
         )
@@ -187,6 +193,14 @@ def cut_off(story: Story) -> None:
     story.seen[0].ending = "cut"
 
 
+def another_models(story: Story) -> None:
+    story.seen[0].model = "chaos/other"
+
+
+def a_config_of_before(story: Story) -> None:
+    story.outdated.append("gateway 0")
+
+
 def a_lease(story: Story) -> None:
     story.keys.append(StoreKey("gw:{x}:slots", "zset", 5000, size=1))
 
@@ -220,6 +234,8 @@ def a_traceback(story: Story) -> None:
         (other_words, ["what came is what the engine said"]),
         (a_defect, ["every error is a documented one"]),
         (no_end, ["no stream ends well without saying that it is whole"]),
+        (another_models, ["an answer says which model gave it"]),
+        (a_config_of_before, ["a gateway goes by the config that is there"]),
         (cut_off, ["only a gateway that is killed cuts its clients off"]),
         (a_lease, ["no lease is leaked"]),
         (a_key_for_ever, ["every key has an expiry"]),
@@ -253,6 +269,58 @@ def test_a_call_under_way_at_a_killed_gateway_that_nobody_has_reserved_is_found(
     assert story.violations() == ["what a killed gateway left under way is reserved"]
     story.keys.append(StoreKey("gw:{x}:call:id-1", "string", 5000, value=str(BEGAN_US)))
     assert story.violations() == []
+
+
+def test_a_worker_that_is_killed_takes_its_calls_and_lines_of_late_with_it_and_no_others(story: Story) -> None:
+    story.life.workers, story.life.lost = 2, [BEGAN_US + 200_000]
+    (seen,) = story.seen
+    seen.sent_us, seen.over_us, seen.ending = BEGAN_US, BEGAN_US + 210_000, "cut"
+    ended = {"level": "error", "message": "worker 1 ended (killed: Killed); another starts in 0 s", "exception": None}
+    story.lines[:] = [{"time": "2026-11-29T12:00:00.000Z", "inference_id": None, **ended}]
+    assert story.violations() == []
+    seen.sent_us, seen.over_us = BEGAN_US + 400_000, BEGAN_US + 900_000
+    assert story.violations() == [
+        "what is generated leaves a trace",
+        "nothing but calls is in the ledger",
+        "only a gateway that is killed cuts its clients off",
+    ]
+
+
+def test_workers_are_alone_while_all_of_them_are_and_not_when_one_was_replaced(story: Story) -> None:
+    def message(second: int, worker: int | None, text: str) -> dict[str, Any]:
+        time = f"2026-11-29T12:00:{second:02}.000Z"
+        return {"time": time, "level": "warning", "message": text, "exception": None, "worker": worker}
+
+    away, back = "the limit store does not answer: it is away", "the limit store answers again"
+    story.life.workers, story.life.lost = 2, [BEGAN_US + 4_000_000]
+    story.lines[:] = [
+        message(1, 0, away),
+        message(2, 1, away),
+        message(4, None, "worker 0 ended (killed: Killed); another starts in 0 s"),
+        message(6, 1, back),
+    ]
+    story.life.running.log_path.write_text("".join(json.dumps(line) + "\n" for line in story.lines))
+    story.life.read_log()
+    spans = [[(round((at - BEGAN_US) / 1e6)) for at in span] for span in (*story.life.away, *story.life.alone)]
+    assert spans == [[1, 4], [2, 6], [2, 4]]
+
+
+def test_what_is_counted_for_another_model_than_answered_is_found(story: Story) -> None:
+    settings = config.Limits.model_validate(limits("memory", "/", lease_s=6) | {"journal": None, "events": None})
+    (figures,) = story.ledger.values()
+    used = figures["prompt_tokens"] + figures["completion_tokens"]
+    principal = Principal(tenant=story.call.tenant, key="key-0", plan=None, models=None)
+
+    def counted(model: str) -> list[str]:
+        """Return what is violated where everything is counted as `model`'s."""
+        applying = Rulebook(settings).applying(principal, model=model, pool="large")
+        evidence = story.evidence()
+        evidence.keys += [StoreKey(one.key, "string", 1000, value=f"{used} 1") for one in applying.limits]
+        return [one.invariant for one in quotas.judge(evidence, settings)]
+
+    other = next(model for model in MODELS if model != story.call.model)
+    assert counted(story.call.model) == []
+    assert counted(other) == ["a quota of a model counts who answered"]
 
 
 def test_a_gateway_that_does_not_stop_is_found(story: Story) -> None:
