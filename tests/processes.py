@@ -12,7 +12,9 @@ from typing import Any, Literal
 import aiohttp
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from gateway.cli import main
 from gateway.clock import SystemClock
 from gateway.identity import development
 from tests.doors import Reply, Samples
@@ -51,6 +53,13 @@ async def run(*arguments: str) -> Ended:
         pytest.fail(f"gateway {' '.join(arguments)} did not end")
     assert process.returncode is not None
     return Ended(process.returncode, stdout.decode(), stderr.decode())
+
+
+async def run_here(*arguments: str) -> Ended:
+    """Run `gateway` in this process: it says and ends with the same, and nothing is started."""
+    result = await asyncio.to_thread(CliRunner().invoke, main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return Ended(result.exit_code, result.stdout, result.stderr)
 
 
 def command(arguments: tuple[str, ...], *, loop: Loop = "uvloop", module: str = "gateway") -> list[str]:

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,11 +82,25 @@ def test_another_value_is_known_for_every_value() -> None:
     assert sorted(OTHERS) == sorted(leaves(VALUES))
 
 
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Values], str]:
+    """Give a function that renders values; most tests begin with the same."""
+    folder, known = tmp_path_factory.mktemp("rendered"), dict[str, str]()
+
+    def once(values: Values) -> str:
+        key = json.dumps(values)
+        if key not in known:
+            known[key] = render(folder, values)
+        return known[key]
+
+    return once
+
+
 @pytest.mark.parametrize("path", OTHERS)
-def test_every_value_changes_what_is_rendered(tmp_path: Path, path: str) -> None:
+def test_every_value_changes_what_is_rendered(rendered: Callable[[Values], str], path: str) -> None:
     other, context = OTHERS[path]
 
-    assert render(tmp_path, context) != render(tmp_path, merged(context, at(path, other)))
+    assert rendered(context) != rendered(merged(context, at(path, other)))
 
 
 def merged(below: Values, above: Values) -> Values:
