@@ -147,8 +147,12 @@ def _tell_absent(running: Stand) -> None:
 
 
 def _show(figures: Mapping[str, Figures], columns: report.Columns) -> None:
+    if columns is report.IDENTITY:
+        click.echo(report.table(figures, columns, reference=REFERENCE, rows_are="provider"))
+        click.echo(identity.compared(figures))
+        return
     click.echo(report.table(figures, columns, reference=REFERENCE))
-    for name in figures if columns not in (report.LIMITER, report.IDENTITY) else ():
+    for name in figures if columns is not report.LIMITER else ():
         click.echo(f"{name}: {_PROXIES[name].does if name in _PROXIES else 'streams straight from the engine'}")
 
 

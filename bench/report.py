@@ -45,9 +45,12 @@ _COMPARED: tuple[Measure, ...] = ("small", "large", "event", "burst")
 _DECIMALS: Mapping[Measure, int] = {"event": 1, "burst": 1, "scripts": 2, "trips": 2}
 
 
-def table(figures: Mapping[str, Figures], columns: Columns, *, reference: str) -> str:
-    """Return the table; CPU figures carry their ratio to the reference's in brackets, where that was measured."""
-    rows = [["proxy", *columns.values(), "answers", "bad"]]
+def table(figures: Mapping[str, Figures], columns: Columns, *, reference: str, rows_are: str = "proxy") -> str:
+    """Return the table, a row for each of `rows_are`.
+
+    CPU figures carry their ratio to the reference's in brackets, where that was measured.
+    """
+    rows = [[rows_are, *columns.values(), "answers", "bad"]]
     for name, one in figures.items():
         cells = [_cell(one, measure, figures.get(reference)) for measure in columns]
         rows.append([name, *cells, str(one.answers.good), str(one.answers.bad)])

@@ -4,7 +4,7 @@ import uvloop
 
 from bench import report, tokens
 from bench.calls import calls, identity
-from bench.identity import KINDS, Identity, Provider, Slices, gateway
+from bench.identity import KINDS, Identity, Provider, Slices, compared, gateway
 from bench.load import connect
 from bench.stand import stand
 
@@ -24,6 +24,8 @@ def test_the_gateway_asks_the_provider_while_it_hangs_and_knows_no_stranger() ->
         assert provider.asked >= before + 2
         assert not uvloop.run(takes_another_keys_token(running.proxies[0].port))
     assert set(measuring.figures) == set(KINDS)
+    p99 = {kind: one.values["delay99"][0] for kind, one in measuring.figures.items()}
+    assert f"p99 {p99['hangs']:.0f} µs while the provider hangs, {p99['answers']:.0f} µs" in compared(measuring.figures)
     for one in measuring.figures.values():
         assert set(one.values) == set(report.IDENTITY)
         assert one.answers.bad == 0
