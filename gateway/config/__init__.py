@@ -5,7 +5,6 @@ from gateway.config.auth import (
     DEVELOPMENT_ISSUER,
     Algorithm,
     Auth,
-    Claims,
     Exchange,
     Form,
     Introspection,
@@ -13,6 +12,7 @@ from gateway.config.auth import (
     Remote,
     TenantPermissions,
 )
+from gateway.config.claims import Claims
 from gateway.config.discovery import DiscoveryEntry, DnsEntry, FileEntry, KubernetesEntry
 from gateway.config.limits import (
     KINDS,

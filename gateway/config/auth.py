@@ -4,7 +4,6 @@ import re
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-import jmespath
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -12,35 +11,13 @@ from pydantic import (
     SecretStr,
     StrictStr,
     StringConstraints,
-    field_validator,
     model_validator,
 )
 
 from gateway.config import units
 from gateway.config.api_keys import ApiKey, FileOfApiKeys
+from gateway.config.claims import Claims, Required
 from gateway.config.section import Duration, Name, Section
-
-
-class Claims(Section):
-    """Where a token says who its bearer is: JMESPath over the verified claims."""
-
-    key: Name = "sub"
-    tenant: Name = "org_id || sub"
-    plan: Name = "plan"
-    models: Name = "models"
-
-    @field_validator("*")
-    @classmethod
-    def _compiles(cls, expression: str) -> str:
-        try:
-            # Compiling alone does not tell of functions that do not exist; searching fails for want of claims, too.
-            jmespath.compile(expression).search({})
-        except (jmespath.exceptions.ParseError, jmespath.exceptions.UnknownFunctionError) as error:
-            raise ValueError(f"not a JMESPath expression: {str(error).splitlines()[0]}") from error
-        except (ValueError, TypeError, ArithmeticError):
-            pass
-        return expression
-
 
 # Asymmetric only: who could verify with a shared secret could sign with it.
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "ES256K", "EdDSA"]
@@ -109,6 +86,13 @@ class Introspection(Remote):
         return self
 
 
+def _audience(value: object) -> object:
+    several = isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value)
+    if value is None or isinstance(value, str) or several:
+        return value
+    raise ValueError("expected an audience as text, or a list of at least one")
+
+
 class Issuer(Section):
     """Whose tokens are accepted, and how they are verified: by a key set, or by the issuer's own word."""
 
@@ -117,11 +101,11 @@ class Issuer(Section):
     jwks_token: Name | None = None
     ca: Name | None = None
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256", "ES512")
-    audience: Name | tuple[Name, ...] | None = None
+    audience: Annotated[Name | tuple[Name, ...] | None, BeforeValidator(_audience)] = None
     leeway: Annotated[Duration, Field(le=300)] = 5.0
     refresh: Annotated[Duration, Field(ge=1)] = 300.0
     cooldown: Annotated[Duration, Field(ge=0.1)] = 10.0
-    require: dict[str, str | int | bool] = {}
+    require: dict[str, Required] = {}
     claims: Claims = Claims()
     exchange: Exchange | None = None
     introspection: Introspection | None = None

@@ -11,13 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from gateway.config import contents, yaml_text
 from gateway.config.contents import Contents, Digests, Reader
 from gateway.config.root import Config
 
 DEFAULT_PATH = Path("config.yaml")
-_UNKNOWN_KEY = "is not a key of this section"
+# In words of config.yaml what pydantic says in those of Python.
+_PLAINLY = {
+    "extra_forbidden": "is not a key of this section",
+    "model_type": "expected a section with keys below it",
+    "dict_type": "expected a section with keys below it",
+    "tuple_type": "expected a list",
+    "too_short": "expected at least one entry",
+    "missing": "is missing",
+}
 _REFERENCE = re.compile(r"\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 
 
@@ -147,7 +156,9 @@ def _validated(tree: dict[str, object], *, source: str, reader: Reader) -> Confi
     try:
         return Config.model_validate(tree, context=reader.read)
     except ValidationError as error:
-        raise BadConfig(source, [_explain(problem["loc"], problem["msg"]) for problem in error.errors()]) from error
+        problems = error.errors()
+        told = [_explain(one) for one in problems if one["type"] != "too_short" or not _within(one, problems)]
+        raise BadConfig(source, told) from error
 
 
 def _resolve(value: object, environment: Mapping[str, str], reader: Reader, path: str, problems: list[str]) -> object:
@@ -177,13 +188,16 @@ def _resolve(value: object, environment: Mapping[str, str], reader: Reader, path
     return _REFERENCE.sub(replace, value)
 
 
-def _explain(location: tuple[int | str, ...], message: str) -> str:
+def _within(one: ErrorDetails, problems: list[ErrorDetails]) -> bool:
+    """Whether something in a list is wrong, which is why it counts as too short."""
+    return any(other is not one and other["loc"][: len(one["loc"])] == one["loc"] for other in problems)
+
+
+def _explain(problem: ErrorDetails) -> str:
     path = ""
-    for step in location:
+    for step in problem["loc"]:
         path += f"[{step}]" if isinstance(step, int) else "" if step == "[key]" else f".{step}"
-    if "[key]" in location:
+    message = _PLAINLY.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
+    if "[key]" in problem["loc"]:
         message = "expected text as a key; quote it"
-    elif message.startswith("Input should be a valid dictionary or instance of"):
-        message = "expected a section with keys below it"
-    message = message.removeprefix("Value error, ").replace("Extra inputs are not permitted", _UNKNOWN_KEY)
     return f"{path.lstrip('.')}: {message}" if path else message

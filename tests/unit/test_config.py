@@ -129,6 +129,35 @@ def test_the_least_that_is_needed_has_safe_defaults() -> None:
             [ASKED | {"exchange": {"url": "https://user:pw@a/token"}}],
             "auth.issuers[0].exchange.url: expected an http(s) URL without user",
         ),
+        *[
+            ("auth.issuers", [{"issuer": "https://a", **entry}], f"auth.issuers[0].{says}")
+            for entry, says in (
+                (
+                    {"require": {"ver": 2.0}},
+                    'require.ver: 2.0 is a number; a version is text: write it in quotes, "2.0"',
+                ),
+                (
+                    {"require": {"a": ["b"]}},
+                    "require.a: expected the value of one claim: text, a whole number, true or",
+                ),
+                ({"require": ["typ"]}, "require: expected a section with keys below it"),
+                ({"audience": []}, "audience: expected an audience as text, or a list of at least one"),
+                ({"audience": 7}, "audience: expected an audience as text, or a list of at least one"),
+                ({"algorithms": "RS256"}, "algorithms: expected a list"),
+                ({"algorithms": []}, "algorithms: expected at least one entry"),
+                (
+                    {"claims": {"key": "https://x/y"}},
+                    "claims.key: not a JMESPath expression: Unknown token /; a claim's",
+                ),
+                (
+                    {"claims": {"key": 'join(":", [a])'}},
+                    "claims.key: ':' in double quotes is the name of a claim; text",
+                ),
+                ({"claims": {"key": "join([a])"}}, "claims.key: not a JMESPath expression: Expected 2 arguments"),
+                ({"claims": {"key": "a ||"}}, "claims.key: not a JMESPath expression: Incomplete expression"),
+                ({"claims": {"key": "lower(a)"}}, "claims.key: not a JMESPath expression: Unknown function: lower()"),
+            )
+        ],
         ("auth.issuers", [{"issuer": "uni", "exchange": {"url": "https://a/t"}}], "auth.issuers[0]: jwks: needed"),
         ("server", None, "server: expected a section with keys below it"),
         ("limits.tenants", {123: {}}, "limits.tenants[123]: expected text as a key; quote it"),
@@ -226,6 +255,11 @@ def test_a_mistake_is_named_with_its_path(path: str, value: Any, says: str) -> N
 def test_every_mistake_is_named_at_once() -> None:
     tree = GOOD | {"server": {"a": 1}, "admin": {"b": 2}}
     assert [problem.split(":")[0] for problem in problems(yaml.safe_dump(tree))] == ["server.a", "admin.b"]
+
+
+def test_what_follows_from_a_mistake_is_not_told_as_another() -> None:
+    (problem,) = problems(changed("auth.issuers", [{"issuer": "https://a", "algorithms": ["HS256"]}]))
+    assert problem.startswith("auth.issuers[0].algorithms[0]: ")
 
 
 @pytest.mark.parametrize(
