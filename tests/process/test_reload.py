@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine
-from tests.processes import Processes, Running, until
+from tests.processes import Loop, Processes, Running, until
+from tests.store_server import StoreServer
 
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = BODY | {"stream": True}
@@ -124,15 +126,18 @@ def swap(volume: Path, number: int) -> None:
     new.rename(volume / "..data")
 
 
-async def test_calls_do_not_notice_that_everything_is_swapped_ten_times_a_second(
-    processes: Processes, scripted_engines: MoreEngines
+@pytest.mark.parametrize(("loop", "shared"), [("uvloop", False), ("asyncio", True)], ids=["memory", "Redis, asyncio"])
+async def test_calls_do_not_notice_that_everything_is_swapped_many_times_a_second(
+    processes: Processes, scripted_engines: MoreEngines, store_server: StoreServer, loop: Loop, *, shared: bool
 ) -> None:
+    """By signals and, beside the store, by changes of the file too: one that lasts for two looks is taken on."""
     engines = [await scripted_engines() for _ in range(2)]
-    config = config_of(processes, *engines, server={"watch_config": None})
+    store = {"store": store_server.url, "store_timeout": "5s"} if shared else {}
+    config = config_of(processes, *engines, server={"watch_config": "100ms" if shared else None})
     token = processes.token()
-    versions = [version(config, engines, number) for number in range(4)]
+    versions = [version(config, engines, number, store) for number in range(4)]
     config.write_text(versions[0])
-    gateway = await processes.serve(config)
+    gateway = await processes.serve(config, loop=loop)
     for _ in range(WARM_UP):
         await limit_told(processes, gateway, token)
     descriptors, memory = gateway.descriptors, gateway.memory
@@ -143,8 +148,11 @@ async def test_calls_do_not_notice_that_everything_is_swapped_ten_times_a_second
         while not stop.is_set():
             swaps += 1
             config.write_text(versions[swaps % len(versions)])
-            gateway.send(signal.SIGHUP)
-            await asyncio.sleep(0.1)
+            if shared and swaps % 4 == 0:
+                await asyncio.sleep(0.3)
+            else:
+                gateway.send(signal.SIGHUP)
+                await asyncio.sleep(0.06)
         return swaps
 
     async def call(number: int) -> tuple[int, int]:
@@ -166,17 +174,18 @@ async def test_calls_do_not_notice_that_everything_is_swapped_ten_times_a_second
     assert samples.total("gateway_requests_in_flight") == 0
     assert gateway.descriptors <= descriptors + 24  # idle connections; each of the swaps would leave one at least
     assert gateway.memory <= memory + 8 * 2**20
+    assert ("its content changed" in gateway.log) == shared
     assert "Traceback" not in gateway.log
 
 
-def version(config: Path, engines: list[ScriptedEngine], number: int) -> str:
+def version(config: Path, engines: list[ScriptedEngine], number: int, store: dict[str, str]) -> str:
     """Return a config that differs from others in pools, replicas, limits, models and who may use them."""
     settings = yaml.safe_load(config.read_text())
     pool, asked = f"pool-{number % 2}", (engines, engines[:1], engines[1:], engines)[number]
     settings |= {
         "models": {"tiny": {"pool": pool}, f"other-{number}": {"pool": pool}},
         "pools": {pool: {"replicas": [engine.url for engine in asked]}},
-        "limits": {"plans": {"standard": [RULE | {"requests": 100_000 + number}]}},
+        "limits": {"plans": {"standard": [RULE | {"requests": 100_000 + number}]}} | store,
     }
     settings["auth"]["tenants"] = {"zeta": {"models": [f"other-{number}"]}}
     return yaml.safe_dump(settings)
