@@ -21,6 +21,7 @@ _WELL = {("outcome", "ok"), ("decision", "admitted"), ("decision", "shadow")}
 # The samples that are looked at.
 NAMES = (
     *_AMISS,
+    "gateway_background_failures_total",
     "gateway_journal_pending",
     "gateway_key_set_age_seconds",
     "gateway_key_set_refreshes_total",
@@ -86,6 +87,11 @@ def store(figures: Figures) -> dict[str, Any]:
         "journal_pending": _total(figures, "gateway_journal_pending"),
         "settlements_dropped": _total(figures, "gateway_settlements_dropped_total"),
     }
+
+
+def defects(figures: Figures) -> int:
+    """Return how many failures there were, outside of calls, that nothing is made for."""
+    return _total(figures, "gateway_background_failures_total")
 
 
 def issuers(figures: Figures) -> list[dict[str, Any]]:

@@ -88,6 +88,7 @@ class StatusPages:
                     for (by, what), total in sorted(counted.items())
                 ],
             },
+            "defects": numbers.defects(told.figures),
             "store": numbers.store(told.figures),
             "issuers": numbers.issuers(told.figures),
             "current": told.pools["current"],

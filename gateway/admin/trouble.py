@@ -20,6 +20,7 @@ def trouble(status: _Part) -> list[str]:
         *_of_configs(status["configs"]),
         *(said for pool in status["pools"] for said in _of_pool(pool)),
         *_of_store(status["store"]),
+        *([f"Defects of the gateway's own: {status['defects']}; the log has each."] if status["defects"] else []),
     ]
 
 

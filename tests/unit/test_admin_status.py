@@ -21,6 +21,7 @@ OF_WORKERS = {"gateway_workers", "gateway_worker_restarts_total"}
 WELL: dict[str, Any] = {
     "checks": {"draining": "ok", "pools": "ok"},
     "silent_workers": [],
+    "defects": 0,
     "workers": None,
     "calls": {"in_flight": 0, "streams": 0, "waiting": 0},
     "configs": [{"file": "/c", "sha256": "a", "loaded_at": "", "last_reload": None}],
@@ -77,6 +78,7 @@ def test_what_came_of_late_is_known_from_the_second_look_on() -> None:
         ({"silent_workers": [1, 3]}, "Workers that do not answer, and of which nothing is shown: 1, 3."),
         ({"configs": [{"sha256": "a", "last_reload": None}, {"sha256": "b", "last_reload": None}]}, "Workers have"),
         ({"configs": [{"sha256": "a", "last_reload": REFUSED}] * 2}, "The config was read again at then and cannot"),
+        ({"defects": 2}, "Defects of the gateway's own: 2; the log has each."),
         ({"pools": [pool()]}, "Pool main has no replica."),
         ({"pools": [pool(replica(A), replica(B, "down"))]}, "Pool main has replicas that are not up: 1 down of 2."),
         ({"pools": [pool(replica(A), retries_left=0.5)]}, "Pool main has no retries left."),
