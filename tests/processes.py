@@ -194,11 +194,13 @@ class Processes:
         signing = development.load_or_create(self._key)
         return development.sign(signing, tenant=tenant, key_id=key, plan=None, ttl_s=600, now=SystemClock().now())
 
-    async def serve(self, config: Path, *, loop: Loop = "uvloop", module: str = "gateway") -> Running:
-        """Start a gateway on this event loop, or what `module` makes of it, and wait until it is ready."""
+    async def serve(
+        self, config: Path, *, loop: Loop = "uvloop", module: str = "gateway", until: str = "/readyz"
+    ) -> Running:
+        """Start a gateway on this event loop, or what `module` makes of it, and wait until it is ready, or just up."""
         url, admin_url = [f"http://{listen}" for listen in self._listens[config]]
         running = await self._start(url, admin_url, "serve", "--config", str(config), loop=loop, module=module)
-        await running.answers(self.session, "/readyz")
+        await running.answers(self.session, until)
         return running
 
     async def post(self, running: Running, path: str, body: Mapping[str, Any], *, token: str) -> Reply:

@@ -65,7 +65,7 @@ async def test_an_order_holds_in_both_soon_ends_survives_a_restart_and_a_store_t
     await both(processes, gateways, ["drained", "down"])  # until a probe has found it up
 
     await gateways[0].stop()
-    gateways[0] = await processes.serve(configs[0])
+    gateways[0] = await processes.serve(configs[0], until="/livez")  # no replica takes calls: it is not ready
     states = [one["state"] for one in (await shown(processes, gateways[0]))["replicas"]]
     assert states[0] == "drained"
     assert len(states) == 2
