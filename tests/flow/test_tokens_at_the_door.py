@@ -1,7 +1,7 @@
 """Tokens and headers on raw sockets at a whole gateway: in and out of time, twice, in pieces, beside a hung issuer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +19,7 @@ from tests.forgeries import K1 as FORGED_KEY
 from tests.forgeries import KEYS, forgeries
 from tests.identity_provider import IdentityProvider, SigningKey, signing_key
 from tests.raw_client import raw_client
+from tests.store_server import StoreServer, running_server
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
 
 ISSUER = "https://idp.example"
@@ -209,13 +210,19 @@ async def test_strangers_beside_a_hung_issuer_delay_nobody(
     assert samples.total("gateway_key_set_age_seconds", issuer=ISSUER) < 5
 
 
-async def test_no_forgery_reaches_an_engine_or_takes_from_a_limit(
-    open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path
+@pytest.fixture
+def store() -> Iterator[StoreServer]:
+    with running_server() as server:
+        yield server
+
+
+async def test_no_forgery_reaches_an_engine_or_leaves_a_trace_in_the_store(
+    store: StoreServer, open_door: OpenDoor, scripted_engine: ScriptedEngine, tmp_path: Path
 ) -> None:
     (tmp_path / "keys.json").write_text(KEYS)
     entry = {"issuer": ISSUER, "jwks": str(tmp_path / "keys.json"), "algorithms": ["RS256"], "audience": "gw"}
     rule = {"name": "few", "per": ["key"], "requests": 2, "window": "1h"}
-    limits = {"plans": {"standard": [rule]}}
+    limits = {"store": store.url, "journal": str(tmp_path), "plans": {"standard": [rule]}}
     door = await open_door(scripted_engine.url, auth={"issuers": [entry]}, limits=limits)
     now = int(SystemClock().now())
     claims = {"iss": ISSUER, "aud": ["other", "gw"], "sub": "user-1", "exp": now + 600}
@@ -232,5 +239,9 @@ async def test_no_forgery_reaches_an_engine_or_takes_from_a_limit(
         assert samples.total("gateway_auth_failures_total") == len(forgeries(claims))
         for refusal in samples.labels("gateway_auth_failures_total"):
             assert refusal["reason"] in get_args(Reason)
+        with store.client() as client_of_store:
+            assert client_of_store.keys("*{*") == []  # what is anybody's has a hash tag
         good = await client.ask(call(b"Authorization: Bearer " + FORGED_KEY.token(claims).encode()))
+        with store.client() as client_of_store:
+            assert client_of_store.keys("*{*") != []
     assert (good.status, good.headers["x-ratelimit-remaining-requests"]) == (200, "1")
