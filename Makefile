@@ -10,6 +10,8 @@ LOCKED := install --no-deps --require-hashes --requirement
 export PYTHONDONTWRITEBYTECODE :=
 # Tests wait more than they compute: half as many processes again as there are cores, and four at most.
 PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 3 ? 4 : $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Looked for in these files only: collecting all of them takes five seconds.
+ALONE = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
 # What pytest ends with where PYTEST_ARGS leave no test of a kind.
 NO_TESTS := 5
 
@@ -27,7 +29,7 @@ run: install  ## the gateway before two simulated engines; prints a curl to past
 
 test: environments  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
-	$(BIN)/pytest -m alone $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
+	$(BIN)/pytest -m alone $(or $(PYTEST_ARGS),$(ALONE)) || [ $$? -eq $(NO_TESTS) ]
 
 check: install  ## format, lint, types, import order
 	$(BIN)/ruff format --check .
