@@ -1,5 +1,7 @@
 """The `gateway` command: its subcommands by name, each a module of `gateway.commands`."""
 
+import signal
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -27,6 +29,8 @@ class Later(click.Command):
 
     def loaded(self) -> click.Command:
         """Return the command itself."""
+        if self.name == "serve":
+            _be_told_early()
         command: click.Command = getattr(import_module(f"gateway.commands.{self.name}"), str(self.name))
         return command
 
@@ -35,6 +39,16 @@ class Later(click.Command):
     ) -> click.Context:
         """Have the command itself read its arguments, and run."""
         return self.loaded().make_context(info_name, args, parent, **extra)
+
+
+def _be_told_early() -> None:
+    """End well where told to stop while modules are still imported, and do not end where told to reload.
+
+    The first process of a container would not hear SIGTERM at all, and SIGHUP ends any that has said nothing of it.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
 
 
 @click.group(commands=[Later(name, short_help=text) for name, text in _COMMANDS.items()])

@@ -14,7 +14,7 @@ from tests.doors import CHAT, MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.identity_provider import IdentityProvider, SigningKey, signing_key
 from tests.identity_service import IdentityService
-from tests.reloading import put, reload
+from tests.reloading import put, reload, rewrite
 
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 K1, K2 = signing_key("k1"), signing_key("k2", "ES512")
@@ -57,6 +57,23 @@ async def test_another_key_set_takes_the_place_of_one_and_no_valid_token_is_refu
     assert await status(door, moved) == 401
     assert await status(door, same) == 200
     assert old.hits == hits  # the other issuer's keys are those that were here
+
+
+async def test_a_gateway_that_stops_does_not_wait_for_the_keys_of_a_reload(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, providers: tuple[IdentityProvider, IdentityProvider]
+) -> None:
+    _, hangs = providers
+    hangs.delay_s = 60
+    door = await open_door(scripted_engine.url)
+    rewrite(door, put("auth/issuers", [{"issuer": "idp", "jwks": hangs.jwks}]))
+    door.gateway.reload()
+    async with asyncio.timeout(5):
+        while not hangs.hits:
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(2):
+        await door.gateway.stop()
+    left = {task.get_name() for task in asyncio.all_tasks()}
+    assert not {name for name in left if name.startswith(("config reload", "key set", "retiring"))}, left
 
 
 async def test_a_key_set_that_cannot_be_had_takes_effect_and_is_told_to_clients_of_that_issuer_alone(

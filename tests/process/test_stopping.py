@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,8 @@ async def test_everybody_gets_an_answer_and_nothing_is_left(
         assert (await refused) - told_at >= DELAY_S - 0.05
         assert {(reply.status, reply.headers.get("Connection")) for reply in answers} == {(200, "close")}
         if again:
-            gateway.send(signal.SIGTERM)
+            for _ in range(3):
+                gateway.send(signal.SIGTERM)
         else:
             calls.finish.set()
             for client in streams[1:]:
@@ -148,6 +150,38 @@ async def test_told_to_stop_before_it_is_up_it_ends_well(
         await until(lambda: asked(store))
         starting.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(starting.wait(), 5) == 0
+
+
+async def test_told_to_stop_or_reload_before_anything_of_it_is_there_it_does_so(
+    processes: Processes, store_server: StoreServer
+) -> None:
+    """Signals are heard before modules are imported, and a supervisor is told before its first worker is up."""
+    path = processes.config(
+        models={"tiny": {"pool": "main"}},
+        pools={"main": {"replicas": ["http://127.0.0.1:1"]}},
+        limits={"store": store_server.url, "plans": {"standard": [SLOT]}},
+    )
+    processes.token()
+    for workers, ready in (("1", hears), ("2", has_children)):
+        words = command(("serve", "--config", str(path), "--workers", workers))
+        pipe = asyncio.subprocess.PIPE
+        starting = await asyncio.create_subprocess_exec(*words, stdout=pipe, stderr=pipe)
+        await until(partial(ready, Path(f"/proc/{starting.pid}")))
+        starting.send_signal(signal.SIGHUP)
+        await asyncio.sleep(0.01)
+        starting.send_signal(signal.SIGTERM)
+        said = await asyncio.wait_for(starting.communicate(), 5)
+        assert (starting.returncode, said) == (0, (b"", b""))
+
+
+async def hears(proc: Path) -> bool:
+    """Whether a process ignores SIGHUP by now."""
+    ignored = (proc / "status").read_text().partition("SigIgn:")[2].split()[0]
+    return bool(int(ignored, 16) & 1 << (signal.SIGHUP - 1))
+
+
+async def has_children(proc: Path) -> bool:
+    return (proc / "task" / proc.name / "children").read_text() != ""
 
 
 async def asked(store: StoreProxy) -> bool:
