@@ -4,52 +4,130 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gateway import config
-from gateway.clock import SystemClock
+from gateway.clock import Clock, SystemClock
 from gateway.workers.crew import Crew
 from tests.processes import until
 
+Working = tuple[Crew, "asyncio.Task[int]"]
+
 pytestmark = pytest.mark.loops("asyncio")
 
+# It ends when it was told to as many times as its first argument says.
 WORKER = f"""#!{sys.executable} -S
 import json, os, signal, sys
+told = iter(range(int(sys.argv[1]) - 1))
+signal.signal(signal.SIGTERM, lambda *_: next(told, None) is None and sys.exit(0))
 os.write(json.loads(sys.argv[-1])["supervisor"], b"started\\n")
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-signal.pause()
+while True:
+    signal.pause()
 """
 
 
-async def test_a_system_that_lacks_what_a_process_takes_for_a_while_does_not_end_the_gateway(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    program = tmp_path / "worker"
-    program.write_text(WORKER)
-    program.chmod(0o700)
+class LateClock(SystemClock):
+    """The machine's clock, and what a test says that has passed besides."""
+
+    late_s = 0.0
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+        return super().monotonic() + self.late_s
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "worker"
+    path.write_text(WORKER)
+    path.chmod(0o700)
+    return path
+
+
+@asynccontextmanager
+async def working(program: Path, *, ends_when_told: int = 1, clock: Clock | None = None) -> AsyncIterator[Working]:
+    """Have a crew of two, which are up."""
     settings = config.Server.model_validate({"workers": 2, "listen": "127.0.0.1:0"})
-    crew = Crew(settings, [str(program)], SystemClock(), lines=os.memfd_create("lines"))
+    lines = os.memfd_create("lines")
+    crew = Crew(settings, [str(program), str(ends_when_told)], clock or SystemClock(), lines=lines)
     running = asyncio.create_task(crew.run())
+    try:
+        await until(partial(number_is, crew, 2))
+        yield crew, running
+        assert running.done()
+    finally:
+        for one in crew.workers:
+            one.send(signal.SIGKILL)
+        os.close(lines)
 
-    async def number(expected: int) -> bool:
-        return len(crew.workers) == expected
 
-    await until(lambda: number(2))
-    program.rename(tmp_path / "away")  # every start fails, as where there is no memory
-    crew.workers[1].send(signal.SIGKILL)
-    await until(lambda: number(1))
+async def number_is(crew: Crew, expected: int) -> bool:
+    return len(crew.workers) == expected
 
-    async def told() -> bool:
-        return "worker 1 cannot be started ([Errno 2]" in caplog.text
 
-    await until(told)
-    assert not running.done()
-    (tmp_path / "away").rename(program)
-    await until(lambda: number(2))
-    crew.stop()
-    assert await running == 0
+async def test_a_system_that_lacks_what_a_process_takes_for_a_while_does_not_end_the_gateway(
+    program: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(program) as (crew, running):
+        take_away(program)  # every start fails, as where there is no memory
+        crew.workers[1].send(signal.SIGKILL)
+        await until(partial(said, caplog, "worker 1 cannot be started ([Errno 2]"))
+        assert len(crew.workers) == 1
+        assert not running.done()
+        bring_back(program)
+        await until(partial(number_is, crew, 2))
+        crew.stop()
+        assert await running == 0
+
+
+def take_away(program: Path) -> None:
+    program.rename(program.with_name("away"))
+
+
+def bring_back(program: Path) -> None:
+    program.with_name("away").rename(program)
+
+
+async def said(caplog: pytest.LogCaptureFixture, what: str) -> bool:
+    return what in caplog.text
+
+
+async def test_told_to_stop_it_waits_for_no_worker_that_is_to_be_started_later(
+    program: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(program) as (crew, running):
+        take_away(program)
+        crew.workers[0].send(signal.SIGKILL)
+        await until(partial(said, caplog, "it is tried again in 2 s"))
+        crew.stop()
+        assert await asyncio.wait_for(running, 1.5) == 0
+
+
+async def test_told_again_it_tells_its_workers_again(program: Path) -> None:
+    async with working(program, ends_when_told=2) as (crew, running):
+        crew.stop()
+        await asyncio.sleep(0.1)
+        assert len(crew.workers) == 2
+        crew.stop()
+        assert await running == 0
+
+
+async def test_workers_that_do_not_end_in_time_are_killed_and_that_is_a_failure(
+    program: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = LateClock()
+    async with working(program, ends_when_told=1000, clock=clock) as (crew, running):
+        crew.stop()
+        await asyncio.sleep(0.1)
+        assert len(crew.workers) == 2
+        clock.late_s = 60.0
+        assert await running == 1
+    assert "2 workers did not end in time, and are killed" in caplog.text
 
 
 async def test_a_first_worker_that_cannot_be_started_is_told_and_ends_it(tmp_path: Path) -> None:
