@@ -161,6 +161,7 @@ class OwnQueue:
             lines = self.file.lines(self._start, at_most)
         else:
             lines = list(islice(self._unwritten, self._ahead, self._ahead + at_most))
+            assert lines, "it has what it counts"
         self._lines, self._came_again = lines, 0
         return [one for one in _placed(lines, self._start) if not is_note(one.line)]
 
@@ -170,7 +171,9 @@ class OwnQueue:
             in_file = [place for place in places if place < self.file.size]
             return list(map(Placed, in_file, self.file.lines_at(in_file)))
         meant = set(places)
-        return [one for one in _placed(self._unwritten, self.file.size) if one.place in meant]
+        found = [one for one in _placed(self._unwritten, self.file.size) if one.place in meant]
+        assert found, "what is not in the file is about to be written"
+        return found
 
     def taken(self, aside: Collection[int] = ()) -> None:
         """Forget what `oldest` returned, but for lines at places that are put `aside`.
