@@ -143,7 +143,7 @@ class Crew:
             if self.stopping.is_set():
                 self._code = self._code or (0 if code in _AS_TOLD else _FAILED)
                 break
-            if not started and not self.workers:
+            if not started and not self._up.is_set():
                 self._fail(number, code)
                 break
             pause_s = pauses.next(self._clock.monotonic() - began)

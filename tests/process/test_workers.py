@@ -168,6 +168,21 @@ async def test_a_killed_worker_is_replaced_and_leaves_its_counts_and_no_gauge(
     assert "worker 0 ended (killed: Killed); another starts in 0 s" in several.running.log
 
 
+async def test_a_gateway_outlives_all_its_workers_and_those_that_come_in_their_place(several: Several) -> None:
+    killed: set[int] = set()
+
+    async def others() -> bool:
+        return bool(several.pids - killed)
+
+    for _ in range(2):  # those that serve, and then those that begin to
+        await until(others)
+        for pid in several.pids - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    await several.until_total(WORKERS, "gateway_workers", state="answering")
+    assert (await several.call()).status == 200
+
+
 async def test_a_worker_that_hangs_holds_up_no_scrape_and_no_probe(several: Several) -> None:
     for _ in range(20):
         await several.call()
