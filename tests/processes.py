@@ -216,7 +216,7 @@ class Processes:
     ) -> Running:
         log = self._directory / f"log-{next(self._numbers)}"
         process: asyncio.subprocess.Process | Forked
-        if self._zygote is not None and module == "gateway":
+        if self._zygote is not None and self._zygote.is_as_a_command and module == "gateway":
             process = await self._zygote.start(arguments, log, without=[] if loop == "uvloop" else ["uvloop"])
         else:
             with log.open("wb") as both:

@@ -66,6 +66,12 @@ class Zygote:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._environment = _environment()
+
+    @property
+    def is_as_a_command(self) -> bool:
+        """Whether a command that is started now would have its environment: modules look at it as they are imported."""
+        return self._environment == _environment()
 
     async def start(self, arguments: Sequence[str], log: Path, *, without: Sequence[str] = ()) -> Forked:
         """Run `gateway` with these arguments, as if the modules `without` were not installed; both streams to `log`."""
@@ -73,6 +79,12 @@ class Zygote:
         asked = {"arguments": arguments, "log": str(log), "without": without}
         writer.write(json.dumps(asked).encode() + b"\n")
         return Forked(int(await reader.readline()), reader, writer)
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)  # noqa: TID251 that of processes, and none of the gateway's settings
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    return environment
 
 
 @contextmanager
