@@ -1,11 +1,16 @@
-"""Tasks that live as long as who begins them: where one fails, which nothing is made for, it is told and begins anew.
+"""What goes on beside calls: tasks that live as long as who begins them, and work that a disk may hold up.
 
-What is not looked after any more (probes, leases, settings, key sets) would otherwise stay as it was until a restart.
+Where such a task fails, which nothing is made for, it is told and begins anew: what it looks after (probes, leases,
+settings, key sets) would otherwise stay as it was until a restart.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from concurrent.futures import Future
+from threading import Thread
+from typing import Any, TypeVar
+
+_Result = TypeVar("_Result")
 
 # A second failure may be as quick as the first; what fails for long should not fill the log.
 FIRST_PAUSE_S = 0.5
@@ -15,6 +20,26 @@ LONGEST_PAUSE_S = 60.0
 def begin(work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asyncio.Task[None]:
     """Do `work` until it is done or cancelled. Its failures go to the loop's exception handler."""
     return asyncio.get_running_loop().create_task(_on_and_on(work, name), name=name)
+
+
+async def apart(work: Callable[[], _Result]) -> _Result:
+    """Return what `work` returns, from a thread of its own. Whoever is cancelled leaves it to itself.
+
+    asyncio's own threads are few, so that what hangs in them takes them from others; and the process's end waits for
+    each: a file on a disk that hangs would let no gateway end.
+    """
+    future: Future[_Result] = Future()
+    Thread(target=_fill, args=(future, work), name="apart", daemon=True).start()
+    return await asyncio.wrap_future(future)
+
+
+def _fill(future: "Future[_Result]", work: Callable[[], _Result]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 whoever waits is to have it
+        future.set_exception(error)
 
 
 async def _on_and_on(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:

@@ -125,7 +125,7 @@ class Reload:
                 async with asyncio.timeout(self._settings.server.watch_config):
                     await self._asked.wait()
             except TimeoutError:
-                now = await asyncio.to_thread(file.digests, self._seen)
+                now = await background.apart(partial(file.digests, self._seen))
                 if now == before and now != self._seen:
                     return "its content changed"
                 before = now
@@ -137,7 +137,7 @@ class Reload:
         at = self._clock.now()
         try:
             # In a thread: a megabyte of YAML takes seconds, for which no call should wait.
-            loaded = await asyncio.to_thread(partial(file.read, path, workers=self._workers))
+            loaded = await background.apart(partial(file.read, path, workers=self._workers))
             self._seen = loaded.files
             changed = changes.changes(self._settings, loaded.settings)
             _check(path, changed)

@@ -1,8 +1,10 @@
 """The `gateway` command's config, changed on disk and by signals while it serves."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +201,19 @@ async def test_a_gateway_that_reads_its_config_again_all_the_time_still_stops(
     gateway = await processes.serve(config)
     for _ in range(50):
         gateway.send(signal.SIGHUP)
+    config.unlink()
+    os.mkfifo(config)  # which hangs for whoever reads it, as a disk may
+    gateway.send(signal.SIGHUP)
+    holding: list[int] = []
+
+    async def reads() -> bool:
+        with suppress(OSError):  # nobody does
+            holding.append(os.open(config, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(holding)
+
+    await until(reads)
     gateway.send(signal.SIGTERM)
     gateway.send(signal.SIGHUP)
     assert await gateway.ended() == 0
+    os.close(*holding)
     assert "Traceback" not in gateway.log

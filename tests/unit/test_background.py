@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from threading import Event
 
 import pytest
 
@@ -48,3 +49,23 @@ async def test_what_is_done_is_done_and_what_is_cancelled_ends() -> None:
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()
+
+
+async def test_what_is_done_apart_returns_or_raises_and_holds_up_nobody_who_is_cancelled() -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    go, done = Event(), Event()
+
+    def hangs() -> None:
+        go.wait(5)
+        done.set()
+
+    assert await background.apart(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await background.apart(fails)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await background.apart(hangs)
+    go.set()
+    assert done.wait(5)

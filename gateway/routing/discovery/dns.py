@@ -11,6 +11,7 @@ import dns.rdatatype
 import dns.resolver
 import dns.rrset
 
+from gateway import background
 from gateway.clock import Clock
 from gateway.config import DnsEntry, ReplicaEntry
 from gateway.config.discovery import dns_server
@@ -87,7 +88,7 @@ class _LookUp:
 
     async def run(self) -> Answer:
         # Made in a thread, because it reads resolv.conf; and each time, because that may change.
-        self._resolver = await asyncio.to_thread(self._new_resolver)
+        self._resolver = await background.apart(self._new_resolver)
         entry = self._entry
         if entry.port is not None:
             found = [(address, entry.port, 1.0) for address in await self._addresses(entry.name)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gateway import background
 from gateway.config import FileEntry, ReplicaEntry, yaml_text
 from gateway.config.pools import REPLICAS
 from gateway.routing.discovery.source import Away, Take
@@ -29,7 +30,7 @@ class FileSource:
             Away: it cannot be read, or is no list of replicas.
         """
         while True:
-            take(await asyncio.to_thread(self._listed))
+            take(await background.apart(self._listed))
             await asyncio.sleep(self._entry.interval)
 
     def _listed(self) -> tuple[ReplicaEntry, ...]:

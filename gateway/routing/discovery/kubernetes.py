@@ -5,10 +5,12 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 
 import aiohttp
 
+from gateway import background
 from gateway.config import KubernetesEntry
 from gateway.routing.discovery.account import Account
 from gateway.routing.discovery.lines import Lines
@@ -107,7 +109,7 @@ class KubernetesSource:
 
     @asynccontextmanager
     async def _get(self, asked: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
-        account = await asyncio.to_thread(self._account.read, namespace=self._entry.namespace)
+        account = await background.apart(partial(self._account.read, namespace=self._entry.namespace))
         url = f"{self._entry.api}/apis/discovery.k8s.io/v1/namespaces/{account.namespace}/endpointslices"
         async with self._session.get(
             url,
