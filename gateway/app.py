@@ -41,6 +41,7 @@ from gateway.revocations.revocations import REVOCATIONS, Revocations
 from gateway.routing.catalog import Catalog
 from gateway.routing.discovery.discovery import Discovery
 from gateway.routing.health import Prober
+from gateway.routing.host_names import HostNames
 from gateway.routing.load_poller import LoadPoller
 from gateway.routing.orders.standing import ORDERS, StandingOrders
 from gateway.routing.pool import Pool
@@ -110,8 +111,9 @@ class Gateway:
         self._metrics.watch_settings(self._settings_kept)
         # No limit in all (aiohttp's is 100): who asks bounds itself, and a service that hangs must not hold up probes.
         # No cookies: what an identity service or an engine sets for one caller must not come with the next one's.
+        names = HostNames()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, resolver=names),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
@@ -141,7 +143,7 @@ class Gateway:
             revoked, self._revocations, watcher=self._revocation_watcher, clock=clock
         )
         outbox = Outbox(asyncio.get_running_loop())
-        self._upstream = Upstream(clock, outbox)
+        self._upstream = Upstream(clock, outbox, names)
         self._pools.follow(self._upstream.follow)
         self._prober = Prober(self._pools, self._session, chance)
         self._load_poller = LoadPoller(self._pools, self._session, chance)

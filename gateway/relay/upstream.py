@@ -3,12 +3,14 @@
 import asyncio
 import ssl
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from gateway.clock import Clock
 from gateway.outbox import Outbox
 from gateway.relay.connection import Connection
+from gateway.routing.host_names import HostNames
 from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 
@@ -32,9 +34,10 @@ class Limited(Protocol):
 class Upstream:
     """All connections of this process to replicas that no exchange uses right now, and a watch over the exchanges."""
 
-    def __init__(self, clock: Clock, outbox: Outbox) -> None:
+    def __init__(self, clock: Clock, outbox: Outbox, names: HostNames) -> None:
         self.loop = asyncio.get_running_loop()  # once: asking for it costs each call a system call
         self._clock = clock
+        self._names = names
         self._new = partial(Connection, outbox)
         self._watched: set[Limited] = set()
         self._to_look_at: list[Limited] = []
@@ -70,10 +73,17 @@ class Upstream:
         Raises:
             OSError: it was refused, cannot be routed, or TLS failed.
         """
-        transport, connection = await self.loop.create_connection(self._new, replica.host, replica.port)
+        transport, connection = await self._connect(replica)
         if replica.tls:
             await self._encrypt(transport, connection, replica.server_name)
         return connection
+
+    async def _connect(self, replica: Replica) -> tuple[asyncio.Transport, Connection]:
+        *others, last = await self._names.addresses(replica.host)
+        for address in others:
+            with suppress(OSError):
+                return await self.loop.create_connection(self._new, address.host, replica.port)
+        return await self.loop.create_connection(self._new, last.host, replica.port)
 
     def give_back(self, replica: Replica, connection: Connection) -> None:
         """Keep a connection for the next exchange if it can carry one, else close it."""

@@ -1,0 +1,112 @@
+"""Host names in, addresses out, as the system looks them up: each name by itself, so that one cannot hold up another.
+
+The event loop's own look-ups share four threads: while eight wait for a name whose server does not answer, no other
+name is looked up for half a minute, not even one of /etc/hosts. Here each name has one thread at most, whoever asks.
+"""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+# For how long an answer is waited for where an earlier one is known. Servers answer in milliseconds.
+PATIENCE_S = 0.5
+
+_NUMERIC = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+_GONE = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
+
+
+class Address(NamedTuple):
+    """An address, and of which family."""
+
+    family: int
+    host: str
+
+
+LookUp = Callable[[str], Sequence[tuple[Any, ...]]]
+
+
+def _look_up(host: str) -> Sequence[tuple[Any, ...]]:
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+
+
+class HostNames(AbstractResolver):
+    """Looks names up. Where that takes long or fails, what was found last holds, but for a name that is gone."""
+
+    def __init__(self, look_up: LookUp = _look_up) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._look_up = look_up
+        self._under_way: dict[str, asyncio.Future[Sequence[Address]]] = {}
+        self._known: dict[str, Sequence[Address]] = {}
+
+    async def addresses(self, host: str) -> Sequence[Address]:
+        """Return the addresses of `host`, at least one, in the order in which they are to be tried.
+
+        Raises:
+            OSError: it has none, or nobody can say.
+        """
+        with suppress(ValueError):
+            ip = ip_address(host)
+            return [Address(socket.AF_INET if ip.version == 4 else socket.AF_INET6, host)]  # noqa: PLR2004 IPv4
+        answer = self._under_way.get(host) or self._begin(host)
+        known = self._known.get(host)
+        await asyncio.wait([answer], timeout=PATIENCE_S if known else None)
+        if answer.done() and answer.exception() is None:
+            return answer.result()
+        known = self._known.get(host)  # not if it is gone
+        if known is None:
+            return answer.result()
+        return known
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Do the same for aiohttp."""
+        return [
+            ResolveResult(hostname=host, host=one.host, port=port, family=one.family, proto=0, flags=_NUMERIC)
+            for one in await self.addresses(host)
+            if family in {socket.AF_UNSPEC, one.family}
+        ]
+
+    async def close(self) -> None:
+        """Do nothing: a thread that still asks ends with its answer, and is waited for by nobody."""
+
+    def _begin(self, host: str) -> "asyncio.Future[Sequence[Address]]":
+        answer = self._under_way[host] = self._loop.create_future()
+        threading.Thread(target=self._ask, args=(host,), name=f"look-up of {host}", daemon=True).start()
+        return answer
+
+    def _ask(self, host: str) -> None:
+        """Look a name up; in a thread of its own."""
+        found: Sequence[Address] | OSError
+        try:
+            infos = self._look_up(host)
+            found = list(dict.fromkeys(Address(family, _shown(address)) for family, _, _, _, address in infos))
+        except OSError as error:
+            found = error
+        except UnicodeError as error:  # a name that cannot be one
+            found = OSError(socket.EAI_NONAME, str(error))
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._answered, host, found)
+
+    def _answered(self, host: str, found: Sequence[Address] | OSError) -> None:
+        answer = self._under_way.pop(host)
+        if not isinstance(found, OSError):
+            self._known[host] = found
+            answer.set_result(found)
+            return
+        if found.errno in _GONE:  # its addresses may be somebody else's by now
+            self._known.pop(host, None)
+        answer.set_exception(found)
+        answer.exception()  # it may be that nobody waits
+
+
+def _shown(address: tuple[Any, ...]) -> str:
+    """Return a socket's address as text, with its zone if it has one."""
+    host = str(address[0])
+    return f"{host}%{address[3]}" if len(address) > 3 and address[3] and "%" not in host else host  # noqa: PLR2004 IPv6
