@@ -92,7 +92,8 @@ class Crew:
             keeping += [asyncio.create_task(self._keep(number)) for number in range(1, self.size)]
         await asyncio.wait((stopping, *keeping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        self.stop()
+        if not self.stopping.is_set():  # who has been told already would wait for no call
+            self.stop()
         await self._gone(keeping)
         await asyncio.gather(*keeping)
         return self._code
@@ -185,7 +186,7 @@ class Crew:
         if code <= 0:  # one that was killed has said nothing
             _log.critical("worker %d could not start (%s)", number, _end(code))
         self._code = max(_FAILED, code)
-        self.stopping.set()
+        self.stop()
 
     async def _wait(self, pause_s: float) -> None:
         stopping = asyncio.create_task(self.stopping.wait())

@@ -23,11 +23,10 @@ pytestmark = pytest.mark.loops("asyncio")
 # It ends when it was told to as many times as its first argument says.
 WORKER = f"""#!{sys.executable} -S
 import json, os, signal, sys
-told = iter(range(int(sys.argv[1]) - 1))
-signal.signal(signal.SIGTERM, lambda *_: next(told, None) is None and sys.exit(0))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 os.write(json.loads(sys.argv[-1])["supervisor"], b"started\\n")
-while True:
-    signal.pause()
+for _ in range(int(sys.argv[1])):
+    signal.sigwait([signal.SIGTERM])
 """
 
 
