@@ -111,7 +111,7 @@ class Gateway:
         self._metrics.watch_settings(self._settings_kept)
         # No limit in all (aiohttp's is 100): who asks bounds itself, and a service that hangs must not hold up probes.
         # No cookies: what an identity service or an engine sets for one caller must not come with the next one's.
-        names = HostNames()
+        self._names = names = HostNames()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, resolver=names),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -188,6 +188,7 @@ class Gateway:
             loop = asyncio.get_running_loop()
             stack.callback(loop.set_exception_handler, loop.get_exception_handler())
             loop.set_exception_handler(self._note_failure)
+            stack.push_async_callback(self._names.close)
             stack.push_async_callback(self._session.close)
             stack.callback(self._overrides.close)
             stack.callback(self._revocations.close)

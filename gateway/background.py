@@ -5,6 +5,7 @@ settings, key sets) would otherwise stay as it was until a restart.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from threading import Thread
@@ -22,14 +23,20 @@ def begin(work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asynci
     return asyncio.get_running_loop().create_task(_on_and_on(work, name), name=name)
 
 
-async def apart(work: Callable[[], _Result]) -> _Result:
-    """Return what `work` returns, from a thread of its own. Whoever is cancelled leaves it to itself.
+async def apart(work: Callable[[], _Result], *, name: str = "apart") -> _Result:
+    """Return what `work` returns, from a thread of its own that is called `name`. Who is cancelled leaves it to itself.
 
     asyncio's own threads are few, so that what hangs in them takes them from others; and the process's end waits for
     each: a file on a disk that hangs would let no gateway end.
+
+    Raises:
+        OSError: the system has no thread to spare now.
     """
     future: Future[_Result] = Future()
-    Thread(target=_fill, args=(future, work), name="apart", daemon=True).start()
+    try:
+        Thread(target=_fill, args=(future, work), name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
     return await asyncio.wrap_future(future)
 
 

@@ -1,12 +1,9 @@
-"""The bytes of a local file, read in a thread of its own: a disk that hangs holds up no call, nor the gateway's end.
-
-asyncio's own threads are few, so that what hangs in them takes them from others; and the process waits for each.
-"""
+"""The bytes of a local file, read in a thread of its own: a disk that hangs holds up no call, nor the gateway's end."""
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+
+from gateway import background
 
 
 class LocalFile:
@@ -15,7 +12,7 @@ class LocalFile:
     def __init__(self, path: Path, *, max_bytes: int) -> None:
         self.path = path
         self._max_bytes = max_bytes
-        self._reading: asyncio.Future[bytes | OSError] | None = None
+        self._reading: asyncio.Task[bytes] | None = None
 
     async def read(self) -> bytes:
         """Return what the file holds, or one byte more than `max_bytes` of it. The caller limits its time.
@@ -25,21 +22,12 @@ class LocalFile:
         """
         reading = self._reading
         if reading is None or reading.done():
-            loop = asyncio.get_running_loop()
-            reading = self._reading = loop.create_future()
-            Thread(target=self._read, args=(loop, reading), name=f"reading {self.path}", daemon=True).start()
+            apart = background.apart(self._read, name=f"reading {self.path}")
+            reading = self._reading = asyncio.create_task(apart)
+            reading.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # perhaps unheard
         await asyncio.wait([reading])  # `wait`, because who waits no longer must not end it for others
-        found = reading.result()
-        if isinstance(found, OSError):
-            raise found
-        return found
+        return reading.result()
 
-    def _read(self, loop: asyncio.AbstractEventLoop, reading: "asyncio.Future[bytes | OSError]") -> None:
-        found: bytes | OSError
-        try:
-            with self.path.open("rb") as file:
-                found = file.read(self._max_bytes + 1)
-        except OSError as error:
-            found = error
-        with suppress(RuntimeError):  # the loop has been closed meanwhile
-            loop.call_soon_threadsafe(reading.set_result, found)
+    def _read(self) -> bytes:
+        with self.path.open("rb") as file:
+            return file.read(self._max_bytes + 1)

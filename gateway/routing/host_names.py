@@ -6,13 +6,15 @@ name is looked up for half a minute, not even one of /etc/hosts. Here each name 
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from aiohttp.abc import AbstractResolver, ResolveResult
+
+from gateway import background
 
 # For how long an answer is waited for where an earlier one is known. Servers answer in milliseconds.
 PATIENCE_S = 0.5
@@ -39,9 +41,8 @@ class HostNames(AbstractResolver):
     """Looks names up. Where that takes long or fails, what was found last holds, but for a name that is gone."""
 
     def __init__(self, look_up: LookUp = _look_up) -> None:
-        self._loop = asyncio.get_running_loop()
         self._look_up = look_up
-        self._under_way: dict[str, asyncio.Future[Sequence[Address]]] = {}
+        self._under_way: dict[str, asyncio.Task[Sequence[Address]]] = {}
         self._known: dict[str, Sequence[Address]] = {}
 
     async def addresses(self, host: str) -> Sequence[Address]:
@@ -53,14 +54,12 @@ class HostNames(AbstractResolver):
         with suppress(ValueError):
             ip = ip_address(host)
             return [Address(socket.AF_INET if ip.version == 4 else socket.AF_INET6, host)]  # noqa: PLR2004 IPv4
-        answer = self._under_way.get(host) or self._begin(host)
-        known = self._known.get(host)
-        await asyncio.wait([answer], timeout=PATIENCE_S if known else None)
-        if answer.done() and answer.exception() is None:
-            return answer.result()
+        asking = self._under_way.get(host) or self._begin(host)
+        # `wait`, because who waits no longer must not end it for others.
+        await asyncio.wait([asking], timeout=PATIENCE_S if host in self._known else None)
         known = self._known.get(host)  # not if it is gone
-        if known is None:
-            return answer.result()
+        if known is None or (asking.done() and not asking.cancelled() and asking.exception() is None):
+            return asking.result()
         return known
 
     async def resolve(
@@ -74,36 +73,31 @@ class HostNames(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Do nothing: a thread that still asks ends with its answer, and is waited for by nobody."""
+        """Ask no more. A thread that still asks ends with its answer, and is waited for by nobody."""
+        asking = [*self._under_way.values()]
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
-    def _begin(self, host: str) -> "asyncio.Future[Sequence[Address]]":
-        answer = self._under_way[host] = self._loop.create_future()
-        threading.Thread(target=self._ask, args=(host,), name=f"look-up of {host}", daemon=True).start()
-        return answer
+    def _begin(self, host: str) -> "asyncio.Task[Sequence[Address]]":
+        asking = self._under_way[host] = asyncio.create_task(self._ask(host))
+        asking.add_done_callback(lambda done: None if done.cancelled() else done.exception())  # perhaps nobody waits
+        return asking
 
-    def _ask(self, host: str) -> None:
-        """Look a name up; in a thread of its own."""
-        found: Sequence[Address] | OSError
+    async def _ask(self, host: str) -> Sequence[Address]:
         try:
-            infos = self._look_up(host)
-            found = list(dict.fromkeys(Address(family, _shown(address)) for family, _, _, _, address in infos))
+            infos = await background.apart(partial(self._look_up, host), name=f"look-up of {host}")
         except OSError as error:
-            found = error
+            if error.errno in _GONE:  # its addresses may be somebody else's by now
+                self._known.pop(host, None)
+            raise
         except UnicodeError as error:  # a name that cannot be one
-            found = OSError(socket.EAI_NONAME, str(error))
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._answered, host, found)
-
-    def _answered(self, host: str, found: Sequence[Address] | OSError) -> None:
-        answer = self._under_way.pop(host)
-        if not isinstance(found, OSError):
-            self._known[host] = found
-            answer.set_result(found)
-            return
-        if found.errno in _GONE:  # its addresses may be somebody else's by now
-            self._known.pop(host, None)
-        answer.set_exception(found)
-        answer.exception()  # it may be that nobody waits
+            raise OSError(socket.EAI_NONAME, str(error)) from error
+        finally:
+            del self._under_way[host]
+        found = [Address(family, _shown(address)) for family, _, _, _, address in infos]
+        self._known[host] = [*dict.fromkeys(found)]
+        return self._known[host]
 
 
 def _shown(address: tuple[Any, ...]) -> str:

@@ -114,3 +114,24 @@ async def test_a_replica_is_reached_at_the_first_of_its_addresses_that_takes_a_c
 async def test_a_name_that_cannot_be_one_is_not_found() -> None:
     with pytest.raises(OSError, match="label"):
         await HostNames().addresses("a..b")
+
+
+async def test_a_name_is_looked_up_again_when_there_was_no_thread_for_it_and_waits_for_nobody_at_the_end(
+    servers: Servers,
+) -> None:
+    names = HostNames(servers.look_up)
+    threading.stack_size(1 << 46)  # more than a process can have
+    try:
+        with pytest.raises(BlockingIOError):
+            await names.addresses("a")
+    finally:
+        threading.stack_size(0)
+    async with asyncio.timeout(1):
+        assert await names.addresses("a") == [ADDRESS]
+        servers.hang.add("hung")
+        waiting = asyncio.create_task(names.addresses("hung"))
+        while not servers.asked["hung"]:
+            await asyncio.sleep(0.01)
+        await names.close()
+        await asyncio.wait([waiting])
+    assert waiting.cancelled()
