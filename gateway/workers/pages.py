@@ -20,6 +20,7 @@ from gateway.workers import pools
 from gateway.workers.asked import ask_all
 from gateway.workers.crew import Crew
 from gateway.workers.merge import merge
+from gateway.workers.rounds import Rounds
 from gateway.workers.worker import Reply, WorkerSilent
 
 # What a scrape waits for a worker: some ten times what a large one takes, far below a scraper's time limit.
@@ -44,7 +45,8 @@ class Pages:
     def __init__(self, crew: Crew, clock: Clock) -> None:
         self._crew = crew
         self._status = StatusPages(self._told, clock)
-        self._telling = asyncio.Lock()
+        # One after another: of two at once the slower would bring back older figures, and counters would fall.
+        self._figures = Rounds(self._told_anew)
         self._own = CollectorRegistry()
         ProcessCollector(registry=self._own)
         self._own.register(CrewCollector(crew))
@@ -63,17 +65,14 @@ class Pages:
 
     async def _scrape(self, request: web.Request) -> web.Response:
         """Show all workers as one. A worker that does not answer in time is shown as it last was."""
-        merged = await self._figures()
+        merged = await self._figures.result()
         await self._status.note(merged)
         return await shown(request, lambda: figures.registry_of(merged))
 
-    async def _figures(self) -> Figures:
-        # One after another: of two at once the slower would bring back older figures, and counters would fall.
-        async with self._telling:
-            workers = self._crew.workers
-            await asyncio.gather(*[one.tell(within_s=SCRAPE_WITHIN_S) for one in workers])
-            told, ended = self._crew.figures()
-            told.append(figures.of(self._own))
+    async def _told_anew(self) -> Figures:
+        await asyncio.gather(*[one.tell(within_s=SCRAPE_WITHIN_S) for one in self._crew.workers])
+        told, ended = self._crew.figures()
+        told.append(figures.of(self._own))
         return await asyncio.to_thread(merge, told, ended)
 
     async def _pools(self, request: web.Request) -> web.Response:
@@ -88,7 +87,10 @@ class Pages:
     async def _told(self) -> Told:
         """Return what the page of status shows."""
         merged, ready, configs, told = await asyncio.gather(
-            self._figures(), self._ready(), ask_all(self._crew, "/admin/config"), ask_all(self._crew, "/admin/pools")
+            self._figures.result(),
+            self._ready(),
+            ask_all(self._crew, "/admin/config"),
+            ask_all(self._crew, "/admin/pools"),
         )
         shown_configs = [{"worker": worker} | page for worker, page in configs.pages.items()]
         return Told(json.loads(ready.text or ""), shown_configs, pools.of_all(told), merged, told.silent)
