@@ -58,7 +58,7 @@ class StoreSentinels:
         for sentinel in self.sentinels:
             self._configure(sentinel)
             sentinel.start()
-        wait_until(lambda: all(_follows(server) for server in others))
+        wait_until(lambda: all(follows(server) for server in others))
         wait_until(lambda: all(self._sees_all(sentinel) for sentinel in self.sentinels))
 
     def stop(self) -> None:
@@ -120,7 +120,7 @@ def _id(sentinel: StoreServer) -> str:
     return sha1(str(sentinel.port).encode(), usedforsecurity=False).hexdigest()
 
 
-def _follows(server: StoreServer) -> bool:
+def follows(server: StoreServer) -> bool:
     with server.client() as client:
         return str(client.info("replication")["master_link_status"]) == "up"
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,11 @@ from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.config import store_url
+from tests.journals import files, lines, opened
 from tests.limiting import TAG, Remembering, limit, reservation
 from tests.load import CLOCK, gateway_before, until
-from tests.store_cluster import ask
-from tests.store_sentinel import StoreSentinels
+from tests.store_cluster import ask, wait_until
+from tests.store_sentinel import StoreSentinels, follows
 from tests.store_server import StoreServer, running_server
 
 DAILY = limit("day", 10**9)
@@ -125,6 +126,52 @@ async def test_calls_whose_last_writes_another_master_never_saw_are_charged_and_
             assert used(store_server, DAILY.key, CALLS.key) == [1500, 500]
             with store_server.client() as client:
                 assert client.zcard(AT_ONCE.key) == 0
+
+
+@pytest.fixture
+def copy(store_server: StoreServer) -> Iterator[StoreServer]:
+    """A replica of the server."""
+    ask(store_server, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+    with running_server() as replica:
+        ask(replica, "REPLICAOF", "127.0.0.1", store_server.port)
+        wait_until(lambda: follows(replica))
+        yield replica
+
+
+async def settled(store: RedisStore, count: int) -> None:
+    for call in [reservation(f"call-{i}", (DAILY, 100), (AT_ONCE, 1)) for i in range(count)]:
+        await store.reserve(call)
+        store.settle(call.settlement(Usage(1, 2), charging=True))
+    await until(lambda: not store.pending)
+
+
+async def test_what_a_master_took_of_a_gateway_that_ends_and_no_replica_has_is_left_to_the_next_one(
+    store_server: StoreServer, copy: StoreServer, tmp_path: Path
+) -> None:
+    async with naming(store_server) as sentinel:
+        async with connected(sentinel.url, backlog=opened(tmp_path)) as store:
+            copy.freeze()
+            await settled(store, 300)
+        assert booked(store_server)["calls"] == lines(tmp_path) == 300
+        copy.thaw()
+        ask(copy, "REPLICAOF", "NO", "ONE")
+        copy.client().flushall()  # it has not had them
+        for master in (copy, store_server):
+            sentinel.name(master)
+            async with connected(sentinel.url, backlog=opened(tmp_path)) as store:
+                await until(lambda: not store.pending)
+            assert booked(master) == {"calls": 300, "prompt_tokens": 300, "completion_tokens": 600}
+            assert files(tmp_path) == []
+        assert used(store_server, DAILY.key) == [900]
+
+
+async def test_a_gateway_that_ends_leaves_nothing_to_the_next_one_where_a_replica_has_all(
+    store_server: StoreServer, copy: StoreServer, tmp_path: Path
+) -> None:
+    async with naming(store_server) as sentinel, connected(sentinel.url, backlog=opened(tmp_path)) as store:
+        await settled(store, 1)
+    assert files(tmp_path) == []
+    assert booked(copy)["calls"] == 1
 
 
 async def test_a_settlement_that_was_sent_so_long_ago_that_it_would_be_forgotten_charges_nothing_it_cannot_find(

@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol
 
 from gateway.admission.observer import Observer, Operation
 from gateway.admission.redis.backlog import Backlog, Post
+from gateway.admission.redis.command import pack as pack_words
 from gateway.admission.redis.connection import CommandRefused, is_elsewhere
 from gateway.admission.redis.link import Link, LinkFailed, Outcome
 from gateway.admission.redis.recent import Recent
@@ -46,6 +47,9 @@ RETURN_EVERY_S = 0.5
 # How long stopping waits for posts to be delivered.
 CLOSE_WITHIN_S = 2.0
 
+# And for a replica to say that it has them, which takes it a millisecond; at most half the timeout.
+COPIED_WITHIN_MS = 100
+
 
 # What is asked: to do what, by which command, where the reply goes, and who takes it when nobody waits there any more.
 Ask = tuple[Operation, bytes, asyncio.Future[Any], Callable[[Any], None] | None]
@@ -67,8 +71,9 @@ class Crossing(Protocol):
 class Lane(Generic[Post]):
     """Owns the link: its queues, and whether the server is left alone. `pack` makes a post's command.
 
-    `recent` is for a server that another may take over: what that may not know of is posted again. `crossing` is for
-    one of several that have the keys between them; `place` is then what the log calls its server.
+    `recent` is for a server that another may take over: what that may not know of is posted again, or is left in the
+    backlog at the end. `crossing` is for one of several that have the keys between them; `place` is then what the log
+    calls its server.
     """
 
     def __init__(
@@ -128,6 +133,8 @@ class Lane(Generic[Post]):
                     self._exchanged.clear()
                     self._flush_now()
                     await self._exchanged.wait()
+        if self._recent is not None and self._link.copied and not await self._copied():
+            self._backlog.keep(self._recent.recall())
         for timer in (self._flush, self._return, self._company):
             if timer is not None:
                 timer.cancel()
@@ -168,6 +175,14 @@ class Lane(Generic[Post]):
         if not self._busy:
             self._busy = True
             self._loop.call_soon(self._begin)
+
+    async def _copied(self) -> bool:
+        """Whether a replica has all that the server took on this connection."""
+        within_ms = min(COPIED_WITHIN_MS, max(1, round(self._timeout_s * 500)))
+        try:
+            return bool(await self.ask("settle", pack_words(["WAIT", 1, within_ms])))
+        except StoreUnavailable:
+            return False
 
     def recall(self) -> list[Post]:
         """Return what the server took lately, and forget it: another has its keys, and may not know of it."""

@@ -53,6 +53,11 @@ class Link:
         """Which writes the server knows that is, or was last, connected to. It is another when some may be lost."""
         return "" if self._connection is None else self._connection.history
 
+    @property
+    def copied(self) -> bool:
+        """Whether the server that is, or was last, connected to had a replica then, which may take its place."""
+        return self._connection is not None and self._connection.copied
+
     def exchange(self, commands: Sequence[bytes], then: Callable[[Outcome], None], *, within_s: float) -> None:
         """Send `commands`, and call `then` with their replies in order. No commands: only see that the server is there.
 

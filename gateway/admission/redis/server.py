@@ -109,6 +109,7 @@ class Master:
                 if facts.get("role") != "master":
                     raise ServerFailed(f"it is no master, but a {facts.get('role')}")
                 connection.history = facts.get("master_replid", "")
+                connection.copied = int(facts.get("connected_slaves", 0)) > 0
                 unless_master.pop_all()
         return connection
 
