@@ -80,6 +80,7 @@ class BreakerEntry(Section):
     failures: Annotated[Positive, Field(le=1000)] = 5
     window: Annotated[Duration, Field(gt=0)] = 30.0
     open_for: Annotated[Duration, Field(gt=0)] = 10.0
+    panic_at: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
 class RetryBudget(Section):

@@ -256,8 +256,8 @@ class Pool:
     def _open_to_calls(self) -> Collection[Replica]:
         """Return the replicas that calls may go to, if they are up.
 
-        Where the breakers of all that are up are open, none counts: they guard a replica's share of the calls, and a
-        pool that refuses everything is worse than one that tries.
+        Where the breakers of all that are up are open, or of the share that the entry says, none counts: they guard a
+        replica's share of the calls, and a pool that refuses everything is worse than one that tries.
         """
         now = self.now()
         if not self.held_back:
@@ -268,7 +268,9 @@ class Pool:
             if not _held(replica, now) or replica not in self.replicas:  # a call may find fault with one that has left
                 self.held_back.discard(replica)
         rested = [replica for replica in self.replicas if replica.rests_until <= now and not replica.drained]
-        if all(replica.breaker.open for replica in self.replicas if replica.up and not replica.drained):
+        here = [replica for replica in self.replicas if replica.up and not replica.drained]
+        breaker = self._entry.breaker
+        if breaker is not None and sum(replica.breaker.open for replica in here) >= breaker.panic_at * len(here):
             return rested
         return [replica for replica in rested if replica.breaker.lets(now)]
 

@@ -59,21 +59,24 @@ def test_without_an_entry_nothing_opens_it() -> None:
 class Lending(RuleBasedStateMachine):
     """Three replicas whose calls begin, end well, fail and leave in any order, as time goes on."""
 
+    panic_at, none_counts_from = 1.0, 3
+
     def __init__(self) -> None:
         super().__init__()
         self.clock = SetClock()
-        self.pool = pool_of(3, self.clock)
+        breaker = {"failures": 3, "window": "30s", "open_for": "10s", "panic_at": self.panic_at}
+        self.pool = pool_of(3, self.clock, breaker=breaker)
         self.loans: list[tuple[ExitStack, Loan]] = []
 
     @rule()
     def lend(self) -> None:
         now = self.clock.monotonic()
-        all_open = all(replica.breaker.open for replica in self.pool.replicas)
+        none_counts = sum(replica.breaker.open for replica in self.pool.replicas) >= self.none_counts_from
         let = [replica for replica in self.pool.replicas if replica.breaker.lets(now)]
         loan = self.pool.lend()  # whatever the breakers are, the pool never refuses
         held = ExitStack()
         replica = held.enter_context(loan)
-        assert replica in (self.pool.replicas if all_open else let)
+        assert replica in (self.pool.replicas if none_counts else let)
         self.loans.append((held, loan))
 
     @precondition(lambda self: self.loans)
@@ -111,7 +114,14 @@ class Lending(RuleBasedStateMachine):
         assert lent == set(self.pool.replicas)
 
 
+class LendingInPanic(Lending):
+    """The same where none counts once those of two are open."""
+
+    panic_at, none_counts_from = 0.6, 2
+
+
 TestLending = Lending.TestCase
+TestLendingInPanic = LendingInPanic.TestCase
 
 
 def half_open(clock: SetClock) -> tuple[Pool, Replica]:
