@@ -1,8 +1,9 @@
-"""What operators ask on their listener: the query's parameters, the body's members, and who may change anything."""
+"""What operators ask on their listener: the query's parameters, the body's members, and who may read or change."""
 
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -21,6 +22,30 @@ def check_origin(request: web.Request) -> None:
         raise Forbidden(
             "Changes are made from this machine only, over loopback: use the `gateway` command, or call from within."
         )
+
+
+def check_name(request: web.Request) -> None:
+    """Let no web page in whose name leads to this machine since it was loaded (DNS rebinding): it could read it all.
+
+    Over loopback only: elsewhere a listener may have any name.
+
+    Raises:
+        Forbidden: over loopback, under a name that is not this machine's.
+    """
+    host = request.headers.get("Host")
+    if host is not None and _is_loopback(request.remote or "") and not _is_local(host):
+        raise Forbidden("Over loopback this is shown under an address or as localhost: under another name to no one.")
+
+
+def _is_local(host: str) -> bool:
+    try:
+        name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(remote: str) -> bool:

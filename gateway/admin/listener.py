@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, gener
 from prometheus_client.exposition import choose_encoder
 
 from gateway import errors
+from gateway.admin.asking import check_name
 from gateway.admin.config import show_config, told_of
 from gateway.admin.limits import LimitPages
 from gateway.admin.numbers import NAMES
@@ -48,7 +49,8 @@ def build(
 
     `behind_supervisor`: only the supervisor of this process reaches it, and says who asks.
     """
-    app = web.Application(middlewares=[*([_as_asked] if behind_supervisor else []), documented_errors])
+    asked = [_as_asked, documented_errors] if behind_supervisor else [documented_errors, under_a_name_of_ours]
+    app = web.Application(middlewares=asked)
 
     async def told() -> Told:
         return Told(readiness().told(), [told_of(reload)], pools.told(), await _looked_at(metrics.registry))
@@ -128,3 +130,11 @@ async def documented_errors(request: web.Request, handler: Handler) -> web.Strea
         refusal = errors.MethodNotAllowed(f"{request.path} takes only {allowed}.", headers={"Allow": allowed})
     headers = {**refusal.headers, "Content-Type": errors.CONTENT_TYPE}
     return web.Response(status=refusal.status, body=refusal.body(), headers=headers)
+
+
+@web.middleware
+async def under_a_name_of_ours(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Guard what is more than figures; who scrapes and probes may do so under any name."""
+    if request.path.startswith("/admin"):
+        check_name(request)
+    return await handler(request)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gateway.admin.listener import ASKED_BY, documented_errors, shown
+from gateway.admin.listener import ASKED_BY, documented_errors, shown, under_a_name_of_ours
 from gateway.admin.readiness import OK
 from gateway.admin.status import StatusPages, Told
 from gateway.clock import Clock
@@ -53,7 +53,7 @@ class Pages:
 
     def build(self) -> web.Application:
         """Return the application; `web.AppRunner(…, access_log=None)` serves it."""
-        app = web.Application(middlewares=[documented_errors], client_max_size=_MAX_BODY)
+        app = web.Application(middlewares=[documented_errors, under_a_name_of_ours], client_max_size=_MAX_BODY)
         app.router.add_get("/metrics", self._scrape)
         app.router.add_get("/livez", self._live)
         app.router.add_get("/readyz", self._ready)

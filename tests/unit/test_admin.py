@@ -173,6 +173,23 @@ async def test_another_method_is_the_documented_405(client: Client, path: str) -
         assert (await answer.json())["error"]["code"] == "method_not_allowed"
 
 
+LOCAL = ["localhost", "LOCALHOST.:9090", "gateway.localhost:9090", "127.0.0.1:9090", "[::1]:9090", "10.1.2.3"]
+FOREIGN = ["evil.example:9090", "localhost.evil.example", "notlocalhost", "127.0.0.1.evil.example", "[evil]:9090", ""]
+
+
+async def test_a_page_whose_name_was_made_to_lead_here_reads_nothing_but_figures(client: Client) -> None:
+    async def status(path: str, host: str) -> int:
+        async with client.get(path, headers={"Host": host}) as answer:
+            return answer.status
+
+    assert {host: await status("/admin/status", host) for host in LOCAL} == dict.fromkeys(LOCAL, 200)
+    for path in ("/admin/status", "/admin/", "/%61dmin/", "/admin/usage", "/admin/nowhere"):
+        assert {host: await status(path, host) for host in FOREIGN} == dict.fromkeys(FOREIGN, 403)
+    assert {path: await status(path, FOREIGN[0]) for path in ("/metrics", "/livez", "/readyz")} == dict.fromkeys(
+        ("/metrics", "/livez", "/readyz"), 200
+    )
+
+
 @pytest.mark.parametrize("remote", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1"])
 def test_this_machine_may_change_limits(remote: str) -> None:
     assert _is_loopback(remote)
