@@ -68,7 +68,8 @@ class LimitPages:
     async def _applied(self, request: web.Request) -> web.Response:
         asked = once(request, ("tenant", "key", "model", "plan"))
         model, pool = model_asked(name_in(asked, "model"), self._settings.models)
-        principal = Principal(name_in(asked, "tenant"), name_in(asked, "key"), asked.get("plan"))
+        tenant, key = name_in(asked, "tenant"), name_in(asked, "key")
+        principal = Principal(tenant, key, asked.get("plan") or self._settings.auth.plan_of(tenant, key))
         found = self._rulebook.applying(principal, model=model, pool=pool)
         used = await used_of(self._used, found.limits)
         data = list(applied(found, used, self._overrides.holding, limits=self._settings.limits))

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from gateway.admission.overrides.applied import COLUMNS as APPLIED
-from gateway.admission.overrides.applied import applied, model_asked, used_of
+from gateway.admission.overrides.applied import COLUMNS, applied, model_asked, used_of
 from gateway.admission.overrides.asked import place_asked, plan_asked, rule_asked
 from gateway.admission.overrides.desk import Desk
 from gateway.admission.overrides.override import Override
@@ -32,6 +31,7 @@ from gateway.config import Config
 from gateway.identity.principal import Principal
 
 _CLOCK = SystemClock()
+_APPLIED = ("plan", *COLUMNS)
 
 _Ask = Callable[[Desk], Coroutine[Any, Any, Iterable[Entry[Override]]]]
 _Row = dict[str, Any]
@@ -93,7 +93,7 @@ def remove(path: Path | None, form: str, *, plan: bool, **asked: Any) -> None:
 @click.option("--tenant", help="Only this one. Default: all.")
 @_key
 @click.option("--model", help="Show what applies to calls of this model with --tenant and --key, and what is used.")
-@click.option("--claim", help="The plan that the token claims. With --model.")
+@click.option("--claim", help="The plan that the token claims. Default: an API key's own. With --model.")
 @format_option
 def show(path: Path | None, form: str, model: str | None, claim: str | None, **asked: Any) -> None:
     """Show what was set; or all that applies to one key and model."""
@@ -103,8 +103,9 @@ def show(path: Path | None, form: str, model: str | None, claim: str | None, **a
         fail("--model: give --tenant and --key too", BAD_CONFIG)
     else:
         settings = _load(path)
-        work = _applied(settings, Principal(asked["tenant"], asked["key"], claim), model)
-        show_rows(at_store(path, work), form, APPLIED, _applied_cells)
+        tenant, key = asked["tenant"], asked["key"]
+        work = _applied(settings, Principal(tenant, key, claim or settings.auth.plan_of(tenant, key)), model)
+        show_rows(at_store(path, work), form, _APPLIED, _applied_cells)
 
 
 def _show(path: Path | None, form: str, ask: _Ask, asked: dict[str, Any]) -> None:
@@ -136,8 +137,8 @@ async def _applied(settings: Config, principal: Principal, name: str) -> list[_R
     overrides.close()
     found = rulebook.applying(principal, model=model, pool=pool)
     used = await used_of(RedisLevels(limits.store).used, found.limits)
-    return list(applied(found, used, overrides.holding, limits=limits))
+    return [{"plan": found.plan} | row for row in applied(found, used, overrides.holding, limits=limits)]
 
 
 def _applied_cells(row: _Row) -> list[object]:
-    return ["" if row[name] is None else row[name] for name in APPLIED]
+    return ["" if row[name] is None else row[name] for name in _APPLIED]

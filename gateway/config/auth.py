@@ -177,6 +177,10 @@ class Auth(Section):
         """Those of the config and those of the file."""
         return self.api_keys + (self.api_keys_file or ())
 
+    def plan_of(self, tenant: str, key: str) -> str | None:
+        """Return the plan of this API key, by its first entry; None where there is no such key, or it names none."""
+        return next((one.plan for one in self.all_api_keys if (one.tenant, one.key) == (tenant, key)), None)
+
     def in_the_clear(self) -> list[str]:
         """Return the paths of URLs whose answers, or the tokens sent there, anybody on the way can read and change."""
         found: list[str] = []

@@ -20,6 +20,7 @@ LIMITS: dict[str, Any] = {
     "default_plan": "standard",
     "tenants": {"acme": {"keys": {"batch": {"override": {"few": {"requests": 7}}}}}},
 }
+BOT = {"tenant": "acme", "key": "bot", "plan": "large", "sha256": "0" * 64}
 # A name that no path could hold.
 ODD = "a/../b?c=%2F&d #\u00fc"
 
@@ -45,7 +46,7 @@ class Operator:
 
 @pytest.fixture
 async def operator(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> Operator:
-    return Operator(await open_door(scripted_engine.url, limits=LIMITS))
+    return Operator(await open_door(scripted_engine.url, limits=LIMITS, auth={"api_keys": [BOT]}))
 
 
 async def statuses(door: Door, calls: int, *, tenant: str = "acme", key: str = "key-1") -> list[int]:
@@ -108,6 +109,7 @@ async def test_what_applies_is_told_with_where_it_comes_from_and_what_is_used(op
     assert (slots["measure"], slots["window"], slots["used"]) == ("concurrent", None, 0)
     assert [row["source"] for row in await applied(operator, key="batch")] == ["key_config", "tenant_override", "plan"]
     assert [row["limit"] for row in await applied(operator, plan="large")] == [100]
+    assert [row["limit"] for row in await applied(operator, key="bot")] == [100]  # which claims nothing: it has a plan
     reply = await operator.ask("GET", "/applied", tenant="acme", key="key-1", model="tiny", plan="large")
     assert (reply.json()["plan"], reply.json()["model"]) == ("large", "acme/tiny")
 

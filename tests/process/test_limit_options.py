@@ -14,6 +14,7 @@ RULES = [
     {"name": "few", "per": ["key"], "requests": 1, "window": "day"},
     {"name": "day", "per": ["tenant"], "tokens": 1_000_000, "window": "day"},
 ]
+BOT = {"tenant": "acme", "key": "bot", "plan": "tight", "sha256": "0" * 64}
 FEW = ["--tenant", "acme", "--rule", "few"]
 
 
@@ -24,10 +25,10 @@ def limit(tmp_path: Path) -> Callable[..., Result]:
     def on(store: str, command: str, *arguments: str) -> Result:
         path = tmp_path / "config.yaml"
         sections = {
-            "auth": {"development_key": "key.pem"},
+            "auth": {"development_key": "key.pem", "api_keys": [BOT]},
             "models": {"acme/tiny": {"pool": "main", "aliases": ["tiny"]}},
             "pools": {"main": {"replicas": ["http://127.0.0.1:1"]}},
-            "limits": {"store": store, "plans": {"standard": RULES}},
+            "limits": {"store": store, "plans": {"standard": RULES, "tight": RULES[:1]}},
         }
         path.write_text(yaml.safe_dump(sections))
         return CliRunner().invoke(cli.main, ["limit", command, "--config", str(path), *arguments])
@@ -43,7 +44,7 @@ def limit(tmp_path: Path) -> Callable[..., Result]:
         (["set", "--tenant", "acme", "--rule", "fwe", "--requests", "1"], "--rule: No plan has a rule 'fwe'"),
         (["set", *FEW, "--requests", "5", "--for", "ever"], "--for: for must be a duration"),
         (["set", *FEW], "Nothing is changed"),
-        (["plan", "--tenant", "acme", "--plan", "gone"], "--plan: There is no plan 'gone'; there are standard."),
+        (["plan", "--tenant", "acme", "--plan", "gone"], "--plan: There is no plan 'gone'; there are standard, tight."),
         (["remove", "--tenant", "acme"], "--rule, --plan: give one of them"),
         (["remove", *FEW, "--plan"], "--rule, --plan: give one of them"),
         (["show", "--tenant", "acme", "--model", "tiny"], "--model: give --tenant and --key too"),
@@ -95,10 +96,13 @@ def test_tables_show_what_was_set_and_what_applies(limit: Callable[..., Result],
     ]
     applied = shown("show", "--tenant", "acme", "--key", "key-1", "--model", "tiny")
     assert [line.split() for line in applied] == [
-        ["rule", "limit", "used", "remaining", "measure", "window", "shadow", "source"],
-        ["few", "5", "0", "5", "requests", "day", "true", "key_override"],
-        ["day", "1000000", "0", "1000000", "tokens", "day", "false", "plan"],
+        ["plan", "rule", "limit", "used", "remaining", "measure", "window", "shadow", "source"],
+        ["standard", "few", "5", "0", "5", "requests", "day", "true", "key_override"],
+        ["standard", "day", "1000000", "0", "1000000", "tokens", "day", "false", "plan"],
     ]
     shown("remove", *FEW, "--key", "key-1")
     shown("remove", "--tenant", "acme", "--plan")
+    of_an_api_key = ("show", "--tenant", "acme", "--key", "bot", "--model", "tiny")
+    assert [line.split()[:2] for line in shown(*of_an_api_key)[1:]] == [["tight", "few"]]
+    assert [line.split()[0] for line in shown(*of_an_api_key, "--claim", "standard")[1:]] == ["standard"] * 2
     assert len(shown("show")) == 2
