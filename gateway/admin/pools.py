@@ -3,7 +3,7 @@
 Orders are taken from this machine only, and from no web page: there is no token here.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -69,7 +69,10 @@ class PoolPages:
         check_origin(request)
         name = self._known(request)
         order = asked({**await members_of(request), "pool": name}, now_s=self._clock.now())
-        return await self._changed(self._shelf.put(order.name, order.value()), name)
+        its = {replica.url for replica in self._pools[name].replicas}
+        strange = order.what != "added" and order.entry.url not in its
+        warning = [f"Pool {shown(name)} has no replica {order.entry.url} so far."] if strange else []
+        return await self._changed(self._shelf.put(order.name, order.value()), name, warning)
 
     async def _remove(self, request: web.Request) -> web.Response:
         check_origin(request)
@@ -77,14 +80,15 @@ class PoolPages:
         order = place_asked({**once(request, ("url", "order")), "pool": name})
         return await self._changed(self._shelf.remove(order), name)
 
-    async def _changed(self, change: Awaitable[list[Entry[Order]]], name: str) -> web.Response:
+    async def _changed(
+        self, change: Awaitable[list[Entry[Order]]], name: str, warnings: Sequence[str] = ()
+    ) -> web.Response:
         found = ROWS.of(await changed(change, self._watcher), pool=name, now_s=self._clock.now())
         pool = self._pools.get(name)
-        idle = pool is not None and all(replica.drained for replica in pool.replicas)
-        warning: dict[str, Any] = (
-            {"warning": f"Pool {shown(name)} has no replica left that takes calls."} if idle else {}
-        )
-        return page(found, current=True, **warning)
+        if pool is not None and all(replica.drained for replica in pool.replicas):
+            warnings = [*warnings, f"Pool {shown(name)} has no replica left that takes calls."]
+        told: dict[str, Any] = {"warning": " ".join(warnings)} if warnings else {}
+        return page(found, current=True, **told)
 
     def _known(self, request: web.Request) -> str:
         name = request.match_info["pool"]

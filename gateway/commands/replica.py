@@ -12,8 +12,10 @@ from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.shelf import Shelf
 from gateway.clock import SystemClock
 from gateway.commands.command import at_store, config_option, format_option, given, load_shared, show_rows
-from gateway.config import Config
+from gateway.config import Config, ReplicaEntry
+from gateway.config.pools import address
 from gateway.routing.orders.order import Order, asked, check, judge, place_asked
+from gateway.routing.orders.orders import Orders
 from gateway.routing.orders.rows import ROWS
 from gateway.routing.orders.standing import ORDERS, orders_of
 
@@ -98,15 +100,21 @@ def restore(path: Path | None, form: str, **options: Any) -> None:
 
 
 def _put(path: Path | None, form: str, options: dict[str, Any]) -> None:
+    strange: list[str] = []
+
     def work(settings: Config) -> _Ask:
         async def ask(shelf: Shelf[Entry[Order]]) -> list[Entry[Order]]:
             order = asked(given(options), now_s=_CLOCK.now())
             check(order, settings.pools)
+            if order.what != "added" and _is_strange(order, settings, await shelf.entries()):
+                strange.append(order.entry.url)
             return await shelf.put(order.name, order.value())
 
         return ask
 
     _show(path, form, options["pool"], work)
+    for url in strange:
+        click.echo(f"Warning: pool {options['pool']} has no replica {url} so far.", err=True)
 
 
 def _take_back(path: Path | None, form: str, options: dict[str, Any]) -> None:
@@ -122,16 +130,25 @@ def _show(path: Path | None, form: str, pool: str | None, work: Callable[[Config
     entries = at_store(path, _at_shelf(settings, work(settings)))
     now_s = _CLOCK.now()
     show_rows(ROWS.of(entries, pool=pool, now_s=now_s), form, ROWS.columns, ROWS.texts)
-    holding = [entry.setting for entry in entries if entry.setting is not None and entry.holds(now_s)]
     for name in settings.pools if pool is None else settings.pools.keys() & {pool}:
-        if _idle(settings, name, holding):
+        orders, there = _there(settings, name, entries, now_s)
+        if there is not None and orders.holds_all(there):
             click.echo(f"Warning: pool {name} has no replica left that takes calls.", err=True)
 
 
-def _idle(settings: Config, pool: str, holding: Iterable[Order]) -> bool:
-    orders = orders_of(pool, holding)
-    there = orders.applied_to(settings.pools[pool].replicas)
-    return orders.holds_all(there)
+def _is_strange(order: Order, settings: Config, entries: Iterable[Entry[Order]]) -> bool:
+    """Whether the pool has no such replica, so that the URL may be mistyped."""
+    _, there = _there(settings, order.pool, entries, _CLOCK.now())
+    return there is not None and order.entry.url not in {address(entry.url) for entry in there}
+
+
+def _there(
+    settings: Config, pool: str, entries: Iterable[Entry[Order]], now_s: float
+) -> tuple[Orders, tuple[ReplicaEntry, ...] | None]:
+    """Return the orders for a pool, and the replicas that it has by them: None where its discovery finds some."""
+    orders = orders_of(pool, [one.setting for one in entries if one.setting is not None and one.holds(now_s)])
+    entry = settings.pools[pool]
+    return orders, None if entry.discovery else orders.applied_to(entry.replicas)
 
 
 async def _at_shelf(settings: Config, ask: _Ask) -> list[Entry[Order]]:

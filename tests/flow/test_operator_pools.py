@@ -103,6 +103,9 @@ async def test_a_stream_under_way_goes_on_and_who_takes_the_last_replica_is_warn
     door = await open_door(scripted_engine.url)
     scripted_engine.answer(head(), *map(chunked, [chat_role(), chat(" a")]), never)
     headers = {"Authorization": f"Bearer {door.token()}"}
+    told = await order(door, what, "http://127.0.0.1:1/")
+    assert told["warning"] == "Pool 'main' has no replica http://127.0.0.1:1 so far."
+    assert (await take_back(door, what, "http://127.0.0.1:1")).status == 200
     async with door.session.post(door.url + CHAT, json=HI | {"stream": True}, headers=headers) as stream:
         told = await order(door, what, scripted_engine.url)
         assert told["warning"] == "Pool 'main' has no replica left that takes calls."

@@ -99,12 +99,12 @@ async def test_an_order_holds_in_both_soon_ends_survives_a_restart_and_a_store_t
 def replica(tmp_path: Path) -> Callable[..., Result]:
     """Run `gateway replica` in this process with the config's `store`."""
 
-    def on(store: str, *arguments: str, pool: str = "main") -> Result:
+    def on(store: str, *arguments: str, pool: str = "main", discovery: Any = None) -> Result:
         path = tmp_path / "config.yaml"
         sections = {
             "auth": {"development_key": "key.pem"},
             "models": {"acme/tiny": {"pool": pool}},
-            "pools": {pool: {"replicas": ["http://127.0.0.1:1"]}},
+            "pools": {pool: {"discovery": discovery} if discovery else {"replicas": ["http://127.0.0.1:1"]}},
             "limits": {"store": store},
         }
         path.write_text(yaml.safe_dump(sections))
@@ -143,6 +143,18 @@ def test_a_store_that_cannot_be_asked_is_told(replica: Callable[..., Result], st
     assert (ended.exit_code, "limits.store: it does not answer" in ended.stderr) == (1, True)
     ended = replica(store_server.url, "undrain", "--pool", "main", "--url", "http://a:1")
     assert (ended.exit_code, ended.stderr) == (1, "There is no such order.\n")
+
+
+def test_who_drains_what_is_not_there_is_warned_unless_discovery_may_find_it(
+    replica: Callable[..., Result], store_server: StoreServer
+) -> None:
+    drain = ["drain", "--pool", "main", "--url", "http://127.0.0.1:2/"]
+    ended = replica(store_server.url, *drain)
+    assert (ended.exit_code, ended.stderr) == (0, "Warning: pool main has no replica http://127.0.0.1:2 so far.\n")
+    assert replica(store_server.url, "add", *drain[1:]).stderr == ""
+    assert replica(store_server.url, *drain).stderr == ""
+    ended = replica(store_server.url, *drain, discovery={"file": {"path": "replicas.yaml"}})
+    assert (ended.exit_code, ended.stderr) == (0, "")
 
 
 def test_an_order_for_a_pool_that_is_gone_is_shown_as_such(
