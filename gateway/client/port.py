@@ -28,9 +28,8 @@ def explained(address: Listen, *, key: str) -> Iterator[None]:
     except OSError as error:
         # Not its own text, in which asyncio tells the address again; a name that is not resolved has a negative number.
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-        place = f"{address.host}:{address.port}"
         advice = f"Set {key} to an address of this machine that is free."
-        raise CannotListen(f"{key}: cannot listen on {place}: {why}. {advice}") from error
+        raise CannotListen(f"{key}: cannot listen on {address}: {why}. {advice}") from error
 
 
 def bind(address: Listen, *, shared: bool) -> list[socket.socket]:

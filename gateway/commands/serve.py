@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import sys
 from collections.abc import Coroutine
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+import gateway
 from gateway.admission.journal.journal import JournalUnusable
 from gateway.app import Gateway
 from gateway.client.port import CannotListen
@@ -22,6 +24,8 @@ from gateway.telemetry import logs
 from gateway.telemetry.writer import LineWriter
 from gateway.workers.part import Part
 from gateway.workers.supervisor import supervise
+
+_log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
@@ -66,33 +70,38 @@ async def _serve(loaded: file.Loaded, part: Part | None) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, door.reload)
         if part is not None:
             await part.follow(told.set)
-        if not await _started(door, told):
+        ports = await _started(door, told)
+        if ports is None:
             return
+        if part is None:  # else the supervisor says it
+            tenants, operators = loaded.settings.server.listen.at(ports[0]), loaded.settings.admin.listen.at(ports[1])
+            _log.info("gateway %s serves tenants on %s, operators on %s", gateway.__version__, tenants, operators)
         _collect_less()
         if part is not None:
             part.started()
         await told.wait()
+        _log.info("told to stop: calls under way may go on for %g s", door.stops_within_s)
         if part is not None:
             part.leaving(door.stops_within_s)
         when_told_to_stop(door.hurry)
         await door.stop()
         if part is not None:
             await part.hand_in(door.figures())
+        _log.info("stopped")
     finally:
         writer.close()
 
 
-async def _started(door: Gateway, told: asyncio.Event) -> bool:
-    """Start the gateway; False where it is told to stop before it has, and nothing of it is left."""
+async def _started(door: Gateway, told: asyncio.Event) -> tuple[int, int] | None:
+    """Start the gateway; return its ports. None where it is told to stop before it has, and nothing of it is left."""
     starting, stopping = asyncio.create_task(door.start()), asyncio.create_task(told.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
     if starting.done():
-        await starting
-        return True
+        return await starting
     starting.cancel()
     await asyncio.wait((starting,))
-    return False
+    return None
 
 
 def _collect_less() -> None:

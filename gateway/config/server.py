@@ -17,6 +17,14 @@ class Listen(Section):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        """Return it as it is written."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def at(self, port: int) -> Self:
+        """Return the same host with the port that was taken for 0."""
+        return self.model_copy(update={"port": port})
+
     @model_validator(mode="before")
     @classmethod
     def _parse(cls, value: object) -> object:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 
+import gateway
 from gateway import config
 from gateway.client.port import CannotListen, bind
 from gateway.clock import Clock
@@ -180,7 +181,9 @@ class Crew:
 
     def _count(self) -> None:
         self._up.set()
-        self.complete = self.complete or len(self.workers) == self.size
+        if not self.complete and len(self.workers) == self.size:
+            self.complete = True
+            _log.info("gateway %s serves tenants on %s by %d workers", gateway.__version__, self._listen, self.size)
 
     def _fail(self, number: int, code: int) -> None:
         if code <= 0:  # one that was killed has said nothing
@@ -196,9 +199,7 @@ class Crew:
     def _bound(self) -> list[socket.socket]:
         """Return sockets of a worker's own on the gateway's port."""
         bound = bind(self._listen, shared=True)
-        self._listen = config.Listen.model_validate(
-            {"host": self._listen.host, "port": self._listen.port or bound[0].getsockname()[1]}
-        )
+        self._listen = self._listen.at(self._listen.port or bound[0].getsockname()[1])
         return bound
 
 

@@ -69,6 +69,11 @@ async def test_calls_are_answered_and_logged_on_one_line_each(
     assert calls[answered.headers["INFERENCE-ID"]]["completion_tokens"] == 2
     assert calls[refused.headers["INFERENCE-ID"]]["error_code"] == "invalid_token"
     assert token not in gateway.log
+    said = [line["message"] for line in lines if "message" in line]
+    where = f"tenants on 127.0.0.1:{gateway.port}, operators on {gateway.admin_url.removeprefix('http://')}"
+    assert any(message.startswith("gateway ") and message.endswith(f" serves {where}") for message in said)
+    assert said[-2].startswith("told to stop: calls under way may go on for ")
+    assert said[-1] == "stopped"
 
 
 async def test_a_stream_under_way_ends_well_when_the_gateway_is_told_to_stop(

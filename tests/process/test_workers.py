@@ -165,6 +165,7 @@ async def test_a_killed_worker_is_replaced_and_leaves_its_counts_and_no_gauge(
         stream.close()
     await several.until_total(0, "gateway_streams_open")
     await several.until_total(11 + open_now, "gateway_requests_total")
+    assert f" serves tenants on 127.0.0.1:{several.running.port} by {WORKERS} workers" in several.running.log
     assert "worker 0 ended (killed: Killed); another starts in 0 s" in several.running.log
 
 
