@@ -22,7 +22,7 @@ def told_of(reload: Reload) -> dict[str, Any]:
     """Return both."""
     active, last = reload.active, reload.last
     return {
-        "file": None if active.path is None else str(active.path),
+        "file": None if active.path is None else str(active.path.absolute()),
         "sha256": active.sha256,
         "loaded_at": iso(int(active.loaded_at)),
         "last_reload": None

@@ -108,8 +108,9 @@ def _load(load: _Part | None) -> str:
 
 def _command(word: str, pool: str, url: str, config: str | None) -> str:
     """Return a command that means what it says wherever it is pasted; nothing where it could look like another."""
-    where = [] if config is None else ["--config", config]
-    command = shlex.join(["gateway", "replica", word, *where, "--pool", pool, "--url", url])
+    if config is None:  # a trial: no command could find its store
+        return ""
+    command = shlex.join(["gateway", "replica", word, "--config", config, "--pool", pool, "--url", url])
     return command if command.isprintable() and len(command) <= _LONGEST_COMMAND else ""
 
 

@@ -44,6 +44,8 @@ def revoke(path: Path | None, form: str, *, undo: bool, listed: bool, **options:
     members = given(options)
     if undo and listed:
         fail("--undo, --list: give one of them", BAD_CONFIG)
+    if not listed and options["tenant"] is None:
+        fail("--tenant: missing; --list shows what is revoked", BAD_CONFIG)
     if listed and members.keys() - {"tenant"}:
         fail(f"--{min(members.keys() - {'tenant'})}: not with --list", BAD_CONFIG)
 

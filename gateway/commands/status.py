@@ -15,10 +15,10 @@ from gateway.commands.command import (
     config_option,
     fail,
     format_option,
-    load,
     show_line,
     show_table,
 )
+from gateway.config import file
 
 # The slowest worker is waited for, and then some.
 _WITHIN_S = 10.0
@@ -47,8 +47,13 @@ def status(path: Path | None, form: str, at: str | None) -> None:
 
 
 def _listener(path: Path | None) -> str:
-    listen = load(path).admin.listen
-    return f"[{listen.host}]:{listen.port}" if ":" in listen.host else f"{listen.host}:{listen.port}"
+    try:
+        return str(file.read(file.find(path)).settings.admin.listen)
+    except file.BadConfig as error:
+        fail(
+            f"{error}\nA gateway that runs goes by the config before; name its operator listener: --at HOST:PORT",
+            BAD_CONFIG,
+        )
 
 
 def _asked(at: str) -> dict[str, Any]:

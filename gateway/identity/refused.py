@@ -22,7 +22,7 @@ Reason = Literal[
 
 _TEXT = (
     "The bearer token is not accepted here. Send exactly one Authorization header: the word Bearer, one space, "
-    "and a current token from the identity provider."
+    "and a current token from the identity provider, or an API key."
 )
 # Only the bearer of a genuine token reads this one, and only its issuer or our operator can mend it.
 _NOBODY_TEXT = (

@@ -183,6 +183,9 @@ def test_status_says_who_does_not_answer(config: Path) -> None:
     ended = run("status", "--config", config)
     assert (ended.exit_code, ended.stdout) == (1, "")
     assert ended.stderr.startswith(f"127.0.0.1:{port}: no gateway answers there: ")
+    config.write_text("colour: red")
+    ended = run("status", "--config", config)
+    assert (ended.exit_code, ended.stderr.splitlines()[-1].endswith("--at HOST:PORT")) == (2, True)
     ended = run("status", "--at", "127.0.0.1:http")
     assert (ended.exit_code, ended.stderr.startswith("--at: expected host:port")) == (2, True)
 

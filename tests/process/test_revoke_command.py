@@ -177,7 +177,7 @@ def revoke(tmp_path: Path) -> Callable[..., Result]:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "--tenant: tenant must be a name"),
+        ([], "--tenant: missing; --list shows what is revoked"),
         (["--tenant", "acme", "--key", "k", "--jti", "j"], "--jti: A key is revoked, or one token by its jti"),
         (["--tenant", "acme", "--for", "ever"], "--for: for must be a duration"),
         (["--undo", "--tenant", "acme", "--reason", "why"], "--reason: There is no 'reason' here"),

@@ -107,3 +107,5 @@ def test_what_is_broken_comes_first_what_workers_find_is_told_and_a_huge_pool_is
     assert shown.commands[0] == "gateway replica drain --config /c --pool main --url http://b:1"
     assert len(shown.rows) == 250
     assert "51 replicas more are in /admin/pools" in shown.said
+    (shown,) = [table for table in tables(WELL | {"configs": [], "pools": [pool(replica(A))]}) if table.commands]
+    assert shown.commands == [""]
