@@ -58,9 +58,9 @@
 {{- $config := .Values.config -}}
 {{- $drain := include "gateway.seconds" $config.server.drain_timeout | int64 -}}
 {{- $delay := include "gateway.seconds" ($config.server.drain_delay | default "0s") | int64 -}}
-{{- $least := add .Values.preStopSeconds $delay $drain 5 -}}
+{{- $least := add .Values.preStopSeconds $delay $drain 7 -}}
 {{- if le (int64 .Values.terminationGracePeriodSeconds) $least -}}
-{{- fail (printf "terminationGracePeriodSeconds: %d would cut streams off: expected more than %d, which is preStopSeconds (%d) + config.server.drain_delay (%d) + drain_timeout (%d) + 5" (int64 .Values.terminationGracePeriodSeconds) $least (int64 .Values.preStopSeconds) $delay $drain) -}}
+{{- fail (printf "terminationGracePeriodSeconds: %d would cut streams off: expected more than %d, which is preStopSeconds (%d) + config.server.drain_delay (%d) + drain_timeout (%d) + 7" (int64 .Values.terminationGracePeriodSeconds) $least (int64 .Values.preStopSeconds) $delay $drain) -}}
 {{- end -}}
 {{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" $config.admin.listen -}}
 {{- fail "config.admin.listen: probes cannot reach a loopback address in a pod; expected one such as 0.0.0.0:9090 or [::]:9090" -}}

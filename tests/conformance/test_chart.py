@@ -179,15 +179,15 @@ def test_large_integers_and_odd_strings_reach_the_gateway_as_they_were_written(t
     ("grace", "pause", "drain", "accepted"),
     [
         (45, 5, "30s", True),
-        (41, 5, "30s", True),
-        (40, 5, "30s", False),
+        (43, 5, "30s", True),
+        (42, 5, "30s", False),
         (45, 10, "30s", False),
-        (100, 5, "1.5m", False),
-        (101, 5, "1.5m", True),
-        (3611, 5, "1h", True),
-        (3610, 5, "1h", False),
-        (12, 5, "1500ms", False),
-        (13, 5, "1500ms", True),
+        (102, 5, "1.5m", False),
+        (103, 5, "1.5m", True),
+        (3613, 5, "1h", True),
+        (3612, 5, "1h", False),
+        (14, 5, "1500ms", False),
+        (15, 5, "1500ms", True),
         (10_000_000, 1, "30s", True),
     ],
 )
@@ -211,8 +211,8 @@ def test_the_grace_period_must_outlast_pause_and_drain(
 
 def test_the_grace_period_must_outlast_the_delay_before_the_drain_too(tmp_path: Path) -> None:
     values = {**with_config(server={"drain_delay": "5s"}), "terminationGracePeriodSeconds": 45}
-    assert "config.server.drain_delay (5) + drain_timeout (30) + 5" in refusal(tmp_path, values)
-    assert pod(tmp_path, values | {"terminationGracePeriodSeconds": 46})
+    assert "config.server.drain_delay (5) + drain_timeout (30) + 7" in refusal(tmp_path, values)
+    assert pod(tmp_path, values | {"terminationGracePeriodSeconds": 48})
 
 
 def test_the_pod_is_hardened_and_probed_on_the_operator_port(tmp_path: Path) -> None:
