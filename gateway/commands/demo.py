@@ -39,8 +39,8 @@ curl -sN http://127.0.0.1:{port}/v1/chat/completions \\
   -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
   -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "max_tokens": 32, "stream": true}}'
 
-Leave out "stream" for one whole answer. Metrics: curl http://127.0.0.1:{admin_port}/metrics   Stop: Ctrl-C
-A line for each call follows.
+Leave out "stream" for one whole answer. How it does: http://127.0.0.1:{admin_port}/admin/ in a browser, or
+gateway status --at 127.0.0.1:{admin_port}. Stop: Ctrl-C. A line for each call follows.
 """
 
 
