@@ -31,8 +31,8 @@ class CommandRefused(Exception):
 class Connection(asyncio.Protocol):
     """A connection that is used until it fails, and then never again.
 
-    `history` names the writes that its server knows, and `copied` says whether it had a replica when this began: one
-    that takes its place may know fewer. `lost` is called when the connection fails while nobody waits.
+    `history` names the writes that its server knows, and `copied` says whether it has or had replicas: one that
+    takes its place may know fewer. `lost` is called when the connection fails while nobody waits.
     """
 
     def __init__(self, alone: tuple[str, ...] = ALONE) -> None:

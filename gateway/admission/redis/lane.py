@@ -178,11 +178,16 @@ class Lane(Generic[Post]):
 
     async def _copied(self) -> bool:
         """Whether a replica has all that the server took on this connection."""
-        within_ms = min(COPIED_WITHIN_MS, max(1, round(self._timeout_s * 500)))
-        try:
-            return bool(await self.ask("settle", pack_words(["WAIT", 1, within_ms])))
-        except StoreUnavailable:
+        if self._busy:
             return False
+        self._busy = True
+        within_ms = min(COPIED_WITHIN_MS, max(1, round(self._timeout_s * 500)))
+        came: asyncio.Future[Outcome] = self._loop.create_future()
+        self._link.exchange([pack_words(["WAIT", 1, within_ms])], came.set_result, within_s=self._timeout_s)
+        outcome = await came
+        if isinstance(outcome, LinkFailed) or self._link.history != self._history:
+            return False
+        return isinstance(outcome[0], int) and outcome[0] > 0
 
     def recall(self) -> list[Post]:
         """Return what the server took lately, and forget it: another has its keys, and may not know of it."""

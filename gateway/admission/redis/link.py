@@ -55,7 +55,7 @@ class Link:
 
     @property
     def copied(self) -> bool:
-        """Whether the server that is, or was last, connected to had a replica then, which may take its place."""
+        """Whether the server that is, or was last, connected to is one of several that have the same data."""
         return self._connection is not None and self._connection.copied
 
     def exchange(self, commands: Sequence[bytes], then: Callable[[Outcome], None], *, within_s: float) -> None:

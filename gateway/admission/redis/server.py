@@ -109,12 +109,17 @@ class Master:
                 if facts.get("role") != "master":
                     raise ServerFailed(f"it is no master, but a {facts.get('role')}")
                 connection.history = facts.get("master_replid", "")
-                connection.copied = int(facts.get("connected_slaves", 0)) > 0
+                connection.copied = facts.get("connected_slaves", "0") != "0" or _promoted(facts)
                 unless_master.pop_all()
         return connection
 
     async def close(self) -> None:
         """Nothing goes on."""
+
+
+def _promoted(facts: Mapping[str, str]) -> bool:
+    """Whether it has been a replica: the one that it took over from may be its replica soon."""
+    return bool(facts.get("master_replid2", "").strip("0"))
 
 
 def _parameters(url: str) -> Parameters:
