@@ -125,8 +125,8 @@ class Worker:
         self.figures = told
 
     async def _listen(self, told: asyncio.StreamReader) -> None:
-        """Follow what it says of itself until it has ended."""
-        while line := await told.readline():
+        """Follow what it says of itself until it has ended, be it amid a line."""
+        while (line := await told.readline()).endswith(b"\n"):
             if line.startswith(LEAVING):
                 self.leaves_within_s = float(line.removeprefix(LEAVING))
             elif line.startswith(HOLDS):

@@ -134,3 +134,16 @@ async def test_a_first_worker_that_cannot_be_started_is_told_and_ends_it(tmp_pat
     crew = Crew(settings, [str(tmp_path / "none")], SystemClock(), lines=os.memfd_create("lines"))
     with pytest.raises(FileNotFoundError):
         await asyncio.wait_for(crew.run(), 5)
+
+
+async def test_what_a_worker_says_when_it_ends_amid_a_line_is_no_defect(program: Path) -> None:
+    speak_on(program, "holds [{")
+    async with working(program) as (crew, running):
+        heard = [one._listening for one in crew.workers]
+        crew.stop()
+        assert await running == 0
+    assert [one.exception() for one in heard] == [None, None]
+
+
+def speak_on(program: Path, rest: str) -> None:
+    program.write_text(WORKER.replace("started\\n", f"started\\n{rest}"))
