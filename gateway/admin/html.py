@@ -12,8 +12,6 @@ Html = NewType("Html", str)
 # Names have 256 characters at most; what is longer is a message with many parts.
 _LONGEST = 600
 
-NOTHING = Html("")
-
 
 def text(value: object) -> Html:
     """Return what is to be read."""

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from gateway.admin.asking import check_origin, members_of, once
 from gateway.admin.kept import changed, page
+from gateway.admin.trouble import CURRENT_S
 from gateway.admission.settings.entry import Entry
 from gateway.admission.settings.members import shown
 from gateway.admission.settings.settings import Settings
@@ -22,9 +23,6 @@ from gateway.routing.orders.rows import ROWS
 from gateway.routing.orders.standing import StandingOrders
 from gateway.routing.pools import Pools
 from gateway.routing.status import status_of
-
-# The store is asked twice a second; what is older was not to be had.
-_CURRENT_S = 2.0
 
 
 class PoolPages:
@@ -43,7 +41,7 @@ class PoolPages:
         """Return all pools as they are now, and what is ordered."""
         orders = ROWS.of(self._orders.entries, now_s=self._clock.now())
         pools = list(map(status_of, self._pools.values()))
-        return {"object": "list", "current": self._watcher.age_s < _CURRENT_S, "orders": orders, "data": pools}
+        return {"object": "list", "current": self._watcher.age_s < CURRENT_S, "orders": orders, "data": pools}
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Serve them there."""
@@ -60,7 +58,7 @@ class PoolPages:
         once(request, ())
         name = self._known(request)
         orders = ROWS.of(self._orders.entries, pool=name, now_s=self._clock.now())
-        current = self._watcher.age_s < _CURRENT_S
+        current = self._watcher.age_s < CURRENT_S
         return web.json_response(
             {"object": "pool", "current": current} | status_of(self._pools[name]) | {"orders": orders}
         )
