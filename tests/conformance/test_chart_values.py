@@ -30,7 +30,7 @@ OTHERS: dict[str, tuple[object, Values]] = {
     "autoscaling.maxReplicas": (30, {"autoscaling": {"enabled": True}}),
     "autoscaling.targetCPUUtilizationPercentage": (50, {"autoscaling": {"enabled": True}}),
     "config.server.listen": ("0.0.0.0:8443", {}),
-    "config.server.drain_delay": ("4s", {}),
+    "config.server.drain_delay": ("2s", {}),
     "config.server.drain_timeout": ("20s", {}),
     "config.admin.listen": ("0.0.0.0:9999", {}),
     "existingConfigMap": ("mine", {}),
