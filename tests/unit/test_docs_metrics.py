@@ -14,8 +14,10 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.replicas import ReplicaState
 from gateway.telemetry.settings import SettingsState
 from gateway.telemetry.tenants import TenantLabels
+from gateway.workers import merge
 from gateway.workers.crew import Crew
 from gateway.workers.pages import CrewCollector
+from tests.documents import rows, section
 from tests.unit.finished_calls import MODEL, finished
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -144,3 +146,9 @@ def test_names_and_labels_that_dashboards_rely_on_stay(scraped: dict[str, Row]) 
         "gateway_event_loop_lag_seconds": set(),
     }
     assert {name: set(scraped[name].labels) for name in fixed} == fixed
+
+
+def test_every_gauge_that_is_not_added_up_is_named() -> None:
+    odd = {name for name, rule in merge.GAUGES.items() if rule is not sum}
+    table = rows(section("metrics", "Several workers"))
+    assert {name for row in table for name in re.findall(r"`(\w+)`", row[0])} == odd
