@@ -100,7 +100,7 @@ def _table(shown: Table) -> Html:
 def _rows(shown: Table) -> Iterator[Html]:
     if not shown.rows:
         return
-    header = [*shown.header, *(["to paste"] if shown.commands else [])]
+    header = [*shown.header, *(["to paste"] if any(shown.commands) else [])]
     head = element("tr", *[element("th", text(word)) for word in header])
     marks = shown.marks or repeat("")
     commands = shown.commands or repeat("")
