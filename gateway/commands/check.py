@@ -33,6 +33,8 @@ def check(path: Path | None) -> None:
         click.echo(f"Warning: {where} is plain http: who is on the way can read tokens or replace keys.", err=True)
     for where in settings.auth.expired(SystemClock().now()):
         click.echo(f"Warning: {where} has expired and is refused; remove it, or give it another end.", err=True)
+    if settings.limits.journal is not None and not Path(settings.limits.journal).is_dir():
+        click.echo(f"Warning: limits.journal, {settings.limits.journal}, is no directory on this machine.", err=True)
     for where in unmatched(settings):
         click.echo(f"Warning: {where} matches no model; names are those under models, not aliases.", err=True)
 

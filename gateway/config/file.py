@@ -27,6 +27,11 @@ _PLAINLY = {
     "too_short": "expected at least one entry",
     "missing": "is missing",
 }
+# What stands under these keys, where it has not the form that it must have.
+_FORMS = {
+    "url": "expected http(s)://host or http(s)://host:port, perhaps with a path, without user, query or #",
+    "path": "expected a path from /, without blanks",
+}
 _REFERENCE = re.compile(r"\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 
 
@@ -198,6 +203,8 @@ def _explain(problem: ErrorDetails) -> str:
     for step in problem["loc"]:
         path += f"[{step}]" if isinstance(step, int) else "" if step == "[key]" else f".{step}"
     message = _PLAINLY.get(problem["type"], problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "string_pattern_mismatch":
+        message = _FORMS.get(path.rpartition(".")[2], message)
     if "[key]" in problem["loc"]:
         message = "expected text as a key; quote it"
     return f"{path.lstrip('.')}: {message}" if path else message

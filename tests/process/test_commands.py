@@ -45,11 +45,17 @@ def test_check_says_what_a_good_config_amounts_to(config: Path) -> None:
     assert result.stderr.startswith("Warning: auth.development_key ")
 
 
-def test_check_warns_of_models_that_are_not_there(config: Path) -> None:
+def test_check_warns_of_models_and_a_journal_that_are_not_there(config: Path) -> None:
     tree = yaml.safe_load(config.read_text())
     tree["auth"]["tenants"] = {"acme": {"models": ["gone"]}}
+    tree["limits"] = {"store": "redis://a", "journal": str(config)}
     config.write_text(yaml.safe_dump(tree))
-    assert "Warning: auth.tenants.acme.models[0], 'gone', matches no model; " in run("check", "--config", config).stderr
+    warnings = run("check", "--config", config).stderr
+    assert "Warning: auth.tenants.acme.models[0], 'gone', matches no model; " in warnings
+    assert f"Warning: limits.journal, {config}, is no directory on this machine." in warnings
+    tree["limits"]["journal"] = str(config.parent)
+    config.write_text(yaml.safe_dump(tree))
+    assert "limits.journal" not in run("check", "--config", config).stderr
 
 
 def test_check_warns_of_api_keys_that_have_expired(config: Path) -> None:
@@ -70,6 +76,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "several problems": (
         {"server": {"listen": "nowhere", "colour": "red"}, "requests": {"body_timeout": 5}},
         ["server.listen: ", "server.colour: ", "requests.body_timeout: "],
+    ),
+    "a replica without its scheme": (
+        {"pools": {"main": {"replicas": ["10.0.0.1:8000"], "health": {"path": "health"}}}},
+        ["pools.main.replicas[0].url: expected http(s)://host", "pools.main.health.path: expected a path from /"],
     ),
     "a pool that is not there": ({"models": {"tiny": {"pool": "other"}}}, ["models.tiny.pool: "]),
     "a variable that is not set": (
