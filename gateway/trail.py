@@ -74,6 +74,7 @@ class Trail:
         record.replica = tried[-1].name if tried else None
         record.pool = attempts.pool.name if attempts else model.pool.name if model else None
         record.attempts = attempts.made if attempts else 0
+        record.failed_by = str(attempts.failed) if attempts and attempts.failed else None
         record.started = self.started
         record.duration_s = self._clock.monotonic() - self.began_at
         waited_unasked_s = attempts.waited_unasked_s if attempts else 0.0

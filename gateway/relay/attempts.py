@@ -72,6 +72,7 @@ class Attempts:
         "_turn",
         "_upstream",
         "asked_at",
+        "failed",
         "first_byte_at",
         "tried",
         "waited_unasked_s",
@@ -90,6 +91,7 @@ class Attempts:
         priority: Priority = "normal",
     ) -> None:
         self.tried: list[Replica] = []  # of the pool that is asked now
+        self.failed: Failure | None = None  # the last that did
         self.asked_at: float | None = None
         self.first_byte_at: float | None = None
         self.waited_unasked_s = 0.0
@@ -331,6 +333,8 @@ class Attempts:
             closed()
 
     def _observe(self, replica: Replica, verdict: Failure | BadRequest | None) -> None:
+        if isinstance(verdict, Failure):
+            self.failed = verdict
         result = verdict.reason if isinstance(verdict, Failure) else "answered" if verdict is None else "refused"
         self._observer.attempt(self._model.pool.name, replica.name, result=result)
 

@@ -72,6 +72,10 @@ class Failure:
     status: int | None = None
     retry_after_s: float | None = None
 
+    def __str__(self) -> str:
+        """Return the reason as the log has it: with the number of the engine's own error."""
+        return self.reason if self.status is None else f"{self.reason} {self.status}"
+
     @property
     def is_fault(self) -> bool:
         """Whether it counts against the replica."""

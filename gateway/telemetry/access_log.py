@@ -27,7 +27,8 @@ class AccessLog:
         self._is_text = logging.format == "text"
         self._line = formatter(logging, "time", "inference_id", FRAGMENT, *tokens, FRAGMENT, *times, "error_code")
         self._called = _ready(logging, "endpoint", "model", "tenant", "key", "status", "outcome", "stream")
-        self._answered = _ready(logging, "usage_source", "replica", "pool", "attempts", "broken_by", "fallback_for")
+        names = ("usage_source", "replica", "pool", "attempts", "failed_by", "broken_by", "fallback_for")
+        self._answered = _ready(logging, *names)
         self._write = write
 
     def record(self, call: CallRecord) -> None:
@@ -35,7 +36,9 @@ class AccessLog:
         usage, overhead_s, first_byte_s = call.usage, call.overhead_s, call.first_byte_s
         called = self._called(call.endpoint, call.model, call.tenant, call.key, call.status, call.ending, call.stream)
         source = usage.source if usage else None
-        answered = self._answered(source, call.replica, call.pool, call.attempts, call.broken_by, call.fallback_for)
+        answered = self._answered(
+            source, call.replica, call.pool, call.attempts, call.failed_by, call.broken_by, call.fallback_for
+        )
         eventful = call.error_code is not None or call.waited_s is not None
         if usage is None or overhead_s is None or first_byte_s is None or eventful or self._is_text:
             self._write(self._any_line(call, called, answered))

@@ -18,7 +18,8 @@ class CallRecord:
     `model` is the configured name, None when none was resolved; `fallback_for` that of the model which was asked for,
     where another answered. `tenant` and `key` are None when nobody was authenticated. `status` is as sent, 499 where
     the client left before. `usage_missing` is one of a few words of ours that say why an answer ended without the
-    engine's usage; `broken_by` says what ended it early. `replica` is `host:port`, never a URL with its secrets.
+    engine's usage; `broken_by` says what ended it early, `failed_by` what ended its last attempt that failed. `replica`
+    is `host:port`, never a URL with its secrets.
     `started` is in seconds since the epoch; `overhead_s` is our own time before the engine is asked, `waited_s` the
     time that the call waited for a replica to have room, if it had to. `first_byte_s` is the time from the start of the
     call to the answer's first byte.
@@ -39,6 +40,7 @@ class CallRecord:
     replica: str | None
     pool: str | None
     attempts: int
+    failed_by: str | None
     started: float
     duration_s: float
     overhead_s: float | None

@@ -4,6 +4,7 @@ The shapes are those of vLLM (captured), SGLang, TGI and llama.cpp.
 """
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -218,6 +219,8 @@ async def test_where_no_replica_answers_the_client_learns_only_that(
     reply = await door.post(CHAT, ask(stream=stream))
     assert "canary" not in error_of(reply, status, code, kind)
     assert (await door.idle()).total("gateway_requests_total", outcome="upstream_failed", status=str(status)) == 1
+    words = {f"{'overloaded' if given in (429, 503) else 'status'} {given}" for given in statuses}
+    assert json.loads((await door.logged(1))[-1])["failed_by"] in words
 
 
 WHOLE = answer("chat", "Hi", usage=(3, 1))

@@ -137,7 +137,8 @@ async def test_another_model_answers_what_two_pools_cannot_and_is_the_one_that_i
     ]
     line = await site.line()
     assert '"model":"acme/big"' in line
-    assert '"pool":"b","attempts":3,"broken_by":null,"fallback_for":"acme/small"' in line
+    assert '"pool":"b","attempts":3,"failed_by":"' in line
+    assert '","broken_by":null,"fallback_for":"acme/small"' in line
 
 
 async def test_a_call_that_needs_no_fallback_says_who_answered_and_knows_of_none(open_site: OpenSite) -> None:

@@ -23,6 +23,7 @@ _STREAM: dict[str, Any] = {
     "replica": "10.0.0.11:8000",
     "pool": "llama-8b",
     "attempts": 1,
+    "failed_by": None,
     "started": 1_796_000_000.0,
     "duration_s": 1.5,
     "overhead_s": 0.0002,

@@ -34,6 +34,7 @@ def test_a_call_is_one_json_line_with_everything_known_of_it() -> None:
             "replica": "10.0.0.11:8000",
             "pool": "llama-8b",
             "attempts": 1,
+            "failed_by": None,
             "broken_by": None,
             "fallback_for": None,
             "duration_ms": 1500.0,
@@ -56,7 +57,7 @@ def test_lines_with_and_without_nulls_have_the_same_fields_in_the_same_order() -
         '{"time":"2026-11-30T00:53:21.062Z","inference_id":"3f6c1d1e0f1a4c0b9a57c8e7b2d4a911",'
         + called
         + ',"prompt_tokens":100,"completion_tokens":11,"cached_tokens":40,"reasoning_tokens":5,"usage_source":"engine",'
-        '"replica":"10.0.0.11:8000","pool":"llama-8b","attempts":1,"broken_by":null,"fallback_for":null,'
+        '"replica":"10.0.0.11:8000","pool":"llama-8b","attempts":1,"failed_by":null,"broken_by":null,"fallback_for":null,'
         '"duration_ms":1062.500,"overhead_ms":0.200,"waited_ms":null,"first_byte_ms":500.000,"error_code":null}\n'
     ]
     for change in (
@@ -127,6 +128,7 @@ def test_a_tenant_and_a_key_with_newlines_stay_in_their_line() -> None:
         ({"replica": "10.0.0.12:8000"}, "replica"),
         ({"pool": "other"}, "pool"),
         ({"attempts": 2}, "attempts"),
+        ({"failed_by": "status 401"}, "failed_by"),
         ({"broken_by": "reset"}, "broken_by"),
         ({"fallback_for": "other"}, "fallback_for"),
         ({"error_code": "overloaded"}, "error_code"),
