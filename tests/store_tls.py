@@ -21,8 +21,10 @@ class EitherWay:
         self.encrypted = self.plain = 0
         self._plain, self._tls = plain, tls
         self._copies: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         first = await reader.read(65_536)
         encrypted = first.startswith(_HANDSHAKE)
         self.encrypted += encrypted
@@ -30,6 +32,7 @@ class EitherWay:
         server_reader, server_writer = await asyncio.open_connection(
             "127.0.0.1", self._tls if encrypted else self._plain
         )
+        self._writers.append(server_writer)
         server_writer.write(first)
         for work in (copy(reader, server_writer), copy(server_reader, writer)):
             task = asyncio.create_task(work)
@@ -41,6 +44,8 @@ class EitherWay:
             task.cancel()
         if self._copies:
             await asyncio.wait(self._copies)
+        for writer in self._writers:  # a copy that had not begun yet has closed none
+            writer.close()
 
 
 @asynccontextmanager
