@@ -138,8 +138,8 @@ def copy(store_server: StoreServer) -> Iterator[StoreServer]:
         yield replica
 
 
-async def settled(store: RedisStore, count: int) -> None:
-    for call in [reservation(f"call-{i}", (DAILY, 100), (AT_ONCE, 1)) for i in range(count)]:
+async def settled(store: RedisStore, count: int, *, name: str = "call") -> None:
+    for call in [reservation(f"{name}-{i}", (DAILY, 100), (AT_ONCE, 1)) for i in range(count)]:
         await store.reserve(call)
         store.settle(call.settlement(Usage(1, 2), charging=True))
     await until(lambda: not store.pending)
@@ -149,10 +149,17 @@ async def test_what_a_master_took_of_a_gateway_that_ends_and_no_replica_has_is_l
     store_server: StoreServer, copy: StoreServer, tmp_path: Path
 ) -> None:
     async with naming(store_server) as sentinel:
-        async with connected(sentinel.url, backlog=opened(tmp_path)) as store:
+        observer = Remembering()
+        async with (
+            connected(sentinel.url, backlog=opened(tmp_path)) as store,
+            connected(sentinel.url, observer=observer) as without_a_journal,
+        ):
+            await without_a_journal.renew([reservation("none", (DAILY, 100))])  # it is connected
             copy.freeze()
             await settled(store, 300)
-        assert booked(store_server)["calls"] == lines(tmp_path) == 300
+            await settled(without_a_journal, 1, name="other")
+        assert observer.dropped == 0  # the master has it
+        assert (booked(store_server)["calls"], lines(tmp_path)) == (301, 300)
         copy.thaw()
         ask(copy, "REPLICAOF", "NO", "ONE")
         copy.client().flushall()  # it has not had them
@@ -160,9 +167,10 @@ async def test_what_a_master_took_of_a_gateway_that_ends_and_no_replica_has_is_l
             sentinel.name(master)
             async with connected(sentinel.url, backlog=opened(tmp_path)) as store:
                 await until(lambda: not store.pending)
-            assert booked(master) == {"calls": 300, "prompt_tokens": 300, "completion_tokens": 600}
+            calls = 300 + (master is store_server)
+            assert booked(master) == {"calls": calls, "prompt_tokens": calls, "completion_tokens": 2 * calls}
             assert lines(tmp_path) == left
-        assert used(store_server, DAILY.key) == [900]
+        assert used(store_server, DAILY.key) == [903]
 
 
 async def test_a_gateway_that_ends_leaves_nothing_to_the_next_one_where_a_replica_has_all(

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.admission.journal.file import HEAD
-from gateway.admission.redis import backlog
 from gateway.admission.redis.backlog import Backlog, Memory
 from gateway.admission.reservation import Settlement
 from tests.journals import files, opened, settlement, take_all, until
@@ -150,12 +149,9 @@ async def test_the_file_of_a_dead_process_stays_until_what_was_put_aside_is_take
     assert files(after) == []
 
 
-async def test_of_too_many_in_memory_those_that_were_put_aside_are_dropped_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(backlog, "MAX_WAITING", 4)
+async def test_of_too_many_in_memory_those_that_were_put_aside_are_dropped_first() -> None:
     observer = Remembering()
-    waiting: Memory[Settlement] = Memory(observer.settlement_dropped)
+    waiting: Memory[Settlement] = Memory(observer.settlement_dropped, most=4)
     waiting.keep([settlement(call) for call in ("a0", "b1", "a2", "b3")])
     deliveries = Deliveries(waiting)
     deliveries.away = {"a"}

@@ -67,6 +67,12 @@ class Journal:
             if self._own.noted:
                 self._own.closed(settlement.record)
 
+    def leave(self, posts: Sequence[Settlement]) -> None:
+        """Write `posts` down for the next process, as far as there is room: most likely they are booked."""
+        now_us = round(self._clock.now() * 1_000_000)
+        if not all(self._own.add(line.written(settlement, now_us=now_us)) for settlement in posts):
+            self._tell_full()
+
     def note(self, post: Settlement) -> None:
         """Write `post` down for the next process, if there is room."""
         now_us = round(self._clock.now() * 1_000_000)

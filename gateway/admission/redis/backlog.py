@@ -26,6 +26,9 @@ class Backlog(Protocol[Post]):
     def arrived(self, posts: Sequence[Post]) -> None:
         """Hear that the server has `posts`, which did not wait here."""
 
+    def leave(self, posts: Sequence[Post]) -> None:
+        """Keep `posts`, which the server took and another may not know of, for whoever comes after this process."""
+
     def oldest(self, at_most: int) -> Sequence[Post]:
         """Return the posts that have waited longest and are not aside; again the same, until they are `taken`."""
 
@@ -40,9 +43,10 @@ class Backlog(Protocol[Post]):
 
 
 class Memory(Backlog[Post]):
-    """Keeps `MAX_WAITING` posts; beyond that the oldest is dropped, and with the end all are."""
+    """Keeps so many posts; beyond that the oldest is dropped, and with the end all are."""
 
-    def __init__(self, dropped: Callable[[], None]) -> None:
+    def __init__(self, dropped: Callable[[], None], *, most: int = MAX_WAITING) -> None:
+        self._most = most
         self._posts: deque[Post] = deque()
         self._aside: deque[Post] = deque()
         self._oldest = range(0)  # numbers of what was returned and is still here
@@ -54,7 +58,7 @@ class Memory(Backlog[Post]):
     def keep(self, posts: Sequence[Post]) -> None:
         """Let `posts` wait; the oldest of too many are dropped."""
         self._posts.extend(posts)
-        while len(self) > MAX_WAITING:
+        while len(self) > self._most:
             if self._aside:
                 self._aside.popleft()
             else:
@@ -67,6 +71,9 @@ class Memory(Backlog[Post]):
 
     def arrived(self, posts: Sequence[Post]) -> None:
         """Do nothing: nothing was noted."""
+
+    def leave(self, posts: Sequence[Post]) -> None:
+        """Do nothing: the server has them, and nobody comes after."""
 
     def oldest(self, at_most: int) -> Sequence[Post]:
         """Return those that have waited longest."""

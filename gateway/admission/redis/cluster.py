@@ -145,6 +145,10 @@ class Cluster:
         """Hear that a master answered to these."""
         self._backlog.arrived(settlements)
 
+    def leave(self, settlements: Sequence[Settlement]) -> None:
+        """Have `settlements`, which a master took, kept for whoever comes after this process."""
+        self._backlog.leave(settlements)
+
     def doubt(self) -> None:
         """Ask again who has which slots."""
         self._doubt.set()
@@ -340,6 +344,9 @@ class _Side:
 
     def oldest(self, at_most: int) -> Sequence[Settlement]:  # noqa: ARG002 nothing waits here
         return ()
+
+    def leave(self, posts: Sequence[Settlement]) -> None:
+        self._cluster.leave(posts)
 
     def taken(self, aside: Collection[int] = ()) -> None:
         """Nothing was."""

@@ -134,7 +134,7 @@ class Lane(Generic[Post]):
                     self._flush_now()
                     await self._exchanged.wait()
         if self._recent is not None and self._link.copied and not await self._copied():
-            self._backlog.keep(self._recent.recall())
+            self._backlog.leave(self._recent.recall())
         for timer in (self._flush, self._return, self._company):
             if timer is not None:
                 timer.cancel()
