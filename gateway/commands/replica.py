@@ -23,9 +23,16 @@ _CLOCK = SystemClock()
 
 _Ask = Callable[[Shelf[Entry[Order]]], Coroutine[Any, Any, list[Entry[Order]]]]
 
+_Command = Callable[..., None]
+
 _pool = click.option("--pool", required=True, help="The pool, by its name in the config.")
 _url = click.option("--url", required=True, help="The replica, such as http://10.0.0.5:8000.")
 _for = click.option("--for", help="How long, such as 1h. Default: until it is taken back.")
+
+
+def _of_one(command: _Command) -> _Command:
+    """Give a command the options of all that concern one replica."""
+    return config_option(_pool(_url(format_option(command))))
 
 
 @click.group()
@@ -43,57 +50,42 @@ def listed(path: Path | None, form: str, pool: str | None) -> None:
 
 
 @replica.command()
-@config_option
-@_pool
-@_url
+@_of_one
 @_for
-@format_option
 def drain(path: Path | None, form: str, **options: Any) -> None:
     """Send no more calls to a replica; those under way end as they would."""
     _put(path, form, options | {"order": "drained"})
 
 
 @replica.command()
-@config_option
-@_pool
-@_url
-@format_option
+@_of_one
 def undrain(path: Path | None, form: str, **options: Any) -> None:
     """Send calls to a drained replica again."""
     _take_back(path, form, options | {"order": "drained"})
 
 
 @replica.command()
-@config_option
-@_pool
-@_url
+@_of_one
 @click.option("--weight", type=float, help="Its share of the calls, beside others. Default: 1.")
 @click.option("--served-name", help="The model's name there, if it is another.")
 @click.option("--server-name", help="What it is called in TLS and in Host, where its URL has an address.")
 @click.option("--max-in-flight", type=int, help="Calls that it has at a time from one gateway process; more wait.")
 @_for
-@format_option
 def add(path: Path | None, form: str, **options: Any) -> None:
     """Have a replica in a pool that the config does not list, or lists otherwise."""
     _put(path, form, options | {"order": "added"})
 
 
 @replica.command()
-@config_option
-@_pool
-@_url
+@_of_one
 @_for
-@format_option
 def remove(path: Path | None, form: str, **options: Any) -> None:
     """Have a replica in a pool no longer, although it is listed; calls under way end as they would."""
     _put(path, form, options | {"order": "removed"})
 
 
 @replica.command()
-@config_option
-@_pool
-@_url
-@format_option
+@_of_one
 def restore(path: Path | None, form: str, **options: Any) -> None:
     """Take back that a replica was added or removed: it is in the pool if it is listed."""
     _take_back(path, form, options | {"order": "added"})

@@ -12,7 +12,7 @@ from gateway.admission.ledger.query import of_operator
 from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import SystemClock
-from gateway.commands.command import BAD_CONFIG, FAILED, config_option, fail, load
+from gateway.commands.command import BAD_CONFIG, FAILED, config_option, fail, load_shared
 from gateway.config import file
 from gateway.errors import InvalidValue
 
@@ -28,12 +28,7 @@ _FORMATS = {"table": rows.as_table, "csv": rows.as_csv, "json": rows.as_json_lin
 @click.option("--format", "form", type=click.Choice(list(_FORMATS)), default="table", show_default=True)
 def usage(path: Path | None, form: str, **asked: str | None) -> None:
     """Show what tenants used, from the ledger in the config's limits.store."""
-    settings = load(path)
-    if settings.limits.store == "memory":
-        fail(
-            f"{file.find(path)}: limits.store: the ledger is in the gateway's own memory; ask its /admin/usage instead",
-            BAD_CONFIG,
-        )
+    settings = load_shared(path, "the ledger is in the gateway's own memory; ask its /admin/usage instead")
     today = datetime.fromtimestamp(SystemClock().now(), UTC).date()
     try:
         query = of_operator([(name, text) for name, text in asked.items() if text is not None], today=today)

@@ -21,7 +21,7 @@ from gateway.identity.remembered import Remembered
 from gateway.identity.trust import Judges, Means, Trust
 
 # Whatever waits for an issuer ends at once when it is told to.
-CLOSE_S = 1.0
+CLOSE_WITHIN_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class Authenticator:
         observe: Observe,
         asked: Asked = _unobserved,
         fetch_timeout_s: float = FETCH_TIMEOUT_S,
+        close_within_s: float = CLOSE_WITHIN_S,
     ) -> None:
+        self._close_within_s = close_within_s
         self._clock = clock
         self._means = Means(session, clock, observe, asked, fetch_timeout_s)
         self._trust = Trust(auth, self._means)
@@ -65,7 +67,7 @@ class Authenticator:
         """End the background work."""
         for task in self._retiring:
             task.cancel()
-        await _ended([*self._retiring, *map(_closing, self._trust.judges)])
+        await self._ended([*self._retiring, *map(_closing, self._trust.judges)])
 
     async def prepare(self, auth: config.Auth) -> Trust:
         """Return what to `adopt`, once its key sets have been fetched, or could not be. Nothing changes yet.
@@ -86,7 +88,7 @@ class Authenticator:
 
     async def abandon(self, trust: Trust) -> None:
         """End what was prepared and is not adopted."""
-        await _ended([*map(_closing, trust.beyond(self._trust))])
+        await self._ended([*map(_closing, trust.beyond(self._trust))])
 
     def adopt(self, trust: Trust) -> None:
         """Go by what was prepared from now on. Tokens are judged anew; who waits for a judgement still gets it."""
@@ -140,6 +142,14 @@ class Authenticator:
         # Nothing suspends between its judgement and here: it is remembered with the very keys that verified it.
         return remembered.put(digest, accepted)
 
+    async def _ended(self, tasks: Collection[asyncio.Task[None]]) -> None:
+        """Wait for them all at once: one that hangs holds up neither the others nor, for long, who waits here."""
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=self._close_within_s)
+        for one in late:
+            _log.warning("%s takes longer than %g s; it is left behind", one.get_name(), self._close_within_s)
+
 
 async def _retire(judges: Judges) -> None:
     try:
@@ -150,12 +160,3 @@ async def _retire(judges: Judges) -> None:
 
 def _closing(judges: Judges) -> asyncio.Task[None]:
     return asyncio.create_task(judges.close(), name=f"closing {judges.entry.issuer}")
-
-
-async def _ended(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Wait for them all at once: one that hangs holds up neither the others nor, beyond `CLOSE_S`, who waits here."""
-    if not tasks:
-        return
-    _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
-    for one in late:
-        _log.warning("%s takes longer than %g s; it is left behind", one.get_name(), CLOSE_S)

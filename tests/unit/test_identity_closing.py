@@ -9,7 +9,6 @@ import pytest
 
 from gateway import config
 from gateway.clock import SystemClock
-from gateway.identity import authenticate
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.trust import Judges, Trust
 from tests.identity_provider import key_set, signing_key
@@ -43,14 +42,13 @@ def judges(name: str, grants: Any) -> Judges:
 
 
 @pytest.mark.parametrize("which", ["close", "abandon", "retired"])
-async def test_one_that_hangs_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
-) -> None:
-    monkeypatch.setattr(authenticate, "CLOSE_S", 0.05)
+async def test_one_that_hangs_holds_up_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str) -> None:
     (tmp_path / "keys.json").write_bytes(key_set(signing_key()))
     auth = config.Auth(issuers=(config.Issuer(issuer="idp", jwks=str(tmp_path / "keys.json")),))
     async with aiohttp.ClientSession() as session:
-        stage = Authenticator(auth, session, clock=SystemClock(), observe=lambda _issuer, _result: None)
+        stage = Authenticator(
+            auth, session, clock=SystemClock(), observe=lambda _issuer, _result: None, close_within_s=0.05
+        )
         trust: Trust = await stage.prepare(config.Auth(issuers=(*auth.issuers, config.Issuer(issuer="b", jwks="b"))))
         last = Ending()
         trust.judges[:] = [judges("hangs", Hanging()), judges("ends", last)]
