@@ -1,7 +1,7 @@
 """The `gateway` command: its subcommands by name, each a module of `gateway.commands`."""
 
+import os
 import signal
-import sys
 from importlib import import_module
 from typing import Any
 
@@ -45,10 +45,11 @@ def _be_told_early() -> None:
     """End well where told to stop while modules are still imported, and do not end where told to reload.
 
     The first process of a container would not hear SIGTERM at all, and SIGHUP ends any that has said nothing of it.
+    It ends on the spot: what is raised amid an import may be taken for the module's own failure.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 @click.group(commands=[Later(name, short_help=text) for name, text in _COMMANDS.items()])
