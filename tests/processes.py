@@ -4,6 +4,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -92,7 +93,7 @@ class Running:
     def workers(self) -> list[int]:
         """The processes of its workers, where it has several."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sorted(int(child) for task in tasks for child in (task / "children").read_text().split())
+        return sorted(child for task in tasks for child in _children(task))
 
     @property
     def memory(self) -> int:
@@ -242,3 +243,10 @@ async def until(condition: Callable[[], Awaitable[bool]], within_s: float = STOP
     async with asyncio.timeout(within_s):
         while not await condition():
             await asyncio.sleep(POLL_S)
+
+
+def _children(task: Path) -> list[int]:
+    """Return the processes that a thread has begun; none of one that has ended since it was listed."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(child) for child in (task / "children").read_text().split()]
+    return []
