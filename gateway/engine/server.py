@@ -112,39 +112,47 @@ class SimulatedEngine:
         request_id = request.headers.get("X-Request-Id") or secrets.token_hex(8)
         answer = wire.Answer(job, request_id, int(self._clock.now()), self.model)
         generation = Generation(job)
-        with self.counters.request(generation.prompt_tokens), self._accounted(answer, generation) as generated:
+        with self.counters.request(generation.prompt_tokens), self._accounted(answer, generation) as steps:
             produce = self._stream if job.stream else self._whole
-            response = await produce(request, answer, generation, generated=generated)
+            response = await produce(request, answer, generation, *steps)
         self.counters.finished.update(str(choice.finish_reason) for choice in generation.choices)
         return response
 
     @contextmanager
-    def _accounted(self, answer: wire.Answer, generation: Generation) -> Iterator[Callable[[], None]]:
-        """Yield what is to be called at each token that is generated."""
+    def _accounted(
+        self, answer: wire.Answer, generation: Generation
+    ) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+        """Yield what is to be called at each token that is generated, and when all are, before that is told."""
         account = self._account
         if account is None:
-            yield self.counters.generated
+            yield self.counters.generated, lambda: None
             return
+        whole = False
         number = account.began(answer.request_id, prompt_tokens=generation.prompt_tokens, seed=answer.job.seed)
 
         def generated() -> None:
             self.counters.generated()
             account.token(number)
 
+        def all_generated() -> None:
+            nonlocal whole
+            whole = True
+            account.ended(number)
+
         try:
-            yield generated
+            yield generated, all_generated
         except BaseException:
-            account.cut(number)
+            if not whole:
+                account.cut(number)
             raise
-        account.ended(number)
 
     async def _whole(
         self,
         _: web.BaseRequest,
         answer: wire.Answer,
         generation: Generation,
-        *,
         generated: Callable[[], None],
+        all_generated: Callable[[], None],
     ) -> web.StreamResponse:
         pace = _Pace(self._step_s)
         texts: list[list[str]] = [[] for _ in generation.choices]
@@ -153,6 +161,7 @@ class SimulatedEngine:
             for choice, text in generation.step():
                 generated()
                 texts[choice.index].append(text)
+        all_generated()
         return _response(answer.whole(generation, ["".join(tokens) for tokens in texts]))
 
     async def _stream(
@@ -160,8 +169,8 @@ class SimulatedEngine:
         request: web.BaseRequest,
         answer: wire.Answer,
         generation: Generation,
-        *,
         generated: Callable[[], None],
+        all_generated: Callable[[], None],
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers=_headers("text/event-stream; charset=utf-8"))
         await response.prepare(request)
@@ -173,6 +182,7 @@ class SimulatedEngine:
             for choice, text in generation.step():
                 generated()
                 await response.write(answer.token(choice, text))
+        all_generated()
         for event in answer.endings(generation):
             await response.write(event)
         return response
