@@ -145,11 +145,15 @@ class Sentinel:
         await asyncio.to_thread(sentinel.start)
 
     def _whole(self) -> bool:
-        """Whether there is one master, by the word of all sentinels, and a replica that has all it has."""
-        ports = {ask(one, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)[1] for one in self._sentinels.sentinels}
+        """Whether there is one master, by the word of all sentinels, and a replica that has all it has.
+
+        Where a sentinel still thinks it down, or is about to fail over, another may be the master a second later.
+        """
+        told = [ask(one, "SENTINEL", "MASTER", MASTER) for one in self._sentinels.sentinels]
         role = ask(self._sentinels.master, "ROLE")
         followed = role[0] == b"master" and len(role[2]) == len(self._sentinels.servers) - 1
-        return len(ports) == 1 and followed and all(int(offset) > 0 for _, _, offset in role[2])
+        calm = len({one[b"port"] for one in told}) == 1 and all(one[b"flags"] == b"master" for one in told)
+        return calm and followed and all(int(offset) > 0 for _, _, offset in role[2])
 
 
 @contextmanager
