@@ -14,9 +14,8 @@ from gateway.errors import IdentityUnavailable, Unauthorized
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.principal import Principal
 from gateway.identity.refused import reason_of
+from tests.deadlines import DEADLINE_S
 from tests.identity_service import PASSPORT, IdentityService
-
-DEADLINE_S = 5.0
 
 
 @dataclass

@@ -22,8 +22,8 @@ from gateway.config import file
 from gateway.identity import development
 from gateway.outbox import Outbox
 from gateway.telemetry.writer import LineWriter
+from tests.deadlines import DEADLINE_S
 
-DEADLINE_S = 5.0
 MODEL = "acme/tiny"
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

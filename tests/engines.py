@@ -20,10 +20,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.transcripts import Kind, answer, http, sse, transcript
 
 # How long a test waits for what must happen: far above what it takes, far below a stuck run.
-DEADLINE_S = 5.0
 # How long nothing may go out before a peer counts as having stopped reading.
 STALL_S = 0.05
 # The engine's kernel must not swallow megabytes that the peer has not read: floods count what was taken.

@@ -12,13 +12,13 @@ import redis
 from gateway.admission.journal.journal import Journal
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT
 from tests.limiting import Remembering, SetClock, limit, reservation
 from tests.processes import Processes, Running
 from tests.store_server import StoreServer, running_server
 
 CLOCK = SetClock()
-DEADLINE_S = 20.0
 QUOTA = {"name": "quota", "per": ["tenant"], "tokens": 10**9, "window": "month"}
 
 

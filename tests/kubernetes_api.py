@@ -14,8 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from tests.certificates import certified
+from tests.deadlines import DEADLINE_S
 
-DEADLINE_S = 5.0
 PATH = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 
 

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from tests.doors import CHAT, DEADLINE_S, Door
+from tests.deadlines import DEADLINE_S
+from tests.doors import CHAT, Door
 
 How = Literal["fin", "reset", "half-close"]
 

@@ -22,13 +22,13 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import LimitsUnavailable, TooMany
 from gateway.identity.principal import Principal
+from tests.deadlines import DEADLINE_S
 from tests.limit_model import Asked, Model, Rule, Step, Who
 from tests.limit_stores import PATIENT_S, Member, Stores
 from tests.limiting import DAY, PROBE, SECOND, limit, reservation
 from tests.store_proxy import Loss
 from tests.store_server import StoreServer, shared_store_server  # noqa: F401 fixtures
 
-DEADLINE_S = 10.0
 POLICIES = ("allow", "deny", "local")
 WHO = [Who(tenant, key, model) for tenant, key in ("a1", "a2", "b1") for model in ("m", "n")]
 NEVER = limit("day", 0)

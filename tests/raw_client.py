@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 
 from multidict import CIMultiDict
 
-from tests.doors import DEADLINE_S, Reply
+from tests.deadlines import DEADLINE_S
+from tests.doors import Reply
 
 
 class RawClient:

@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from tests.doors import DEADLINE_S, Door
+from tests.deadlines import DEADLINE_S
+from tests.doors import Door
 
 Change = Callable[[dict[str, Any]], object]
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, Reply
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.envelope import error_of
@@ -47,7 +48,7 @@ async def leave(door: Door, engine: ScriptedEngine, name: str) -> None:
         call = asyncio.create_task(door.post(CHAT, STREAM))
         received = await engine.asked(len(engine.requests) + 1)
         call.cancel()
-        await received.connection.gone(within_s=1)
+        await received.connection.gone(within_s=PROMPTLY_S)
         await door.idle()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor, Samples
 from tests.envelope import BAD_REQUEST, error_of
 from tests.llamacpp import LlamaCpp
@@ -119,7 +120,7 @@ async def test_a_client_that_leaves_frees_the_slot(open_door: OpenDoor, llamacpp
         assert await busy_slots(door, llamacpp) == 1
         response.close()
     samples = await door.until(lambda samples: samples.total("gateway_requests_total", outcome="client_gone") == 1)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(DEADLINE_S):
         while await busy_slots(door, llamacpp):
             await asyncio.sleep(0.02)
     charged = samples.total("gateway_tokens_total", kind="completion")

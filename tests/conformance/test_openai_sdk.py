@@ -10,6 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from gateway.engine.server import SimulatedEngine
+from tests.deadlines import PROMPTLY_S
 from tests.doors import MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.transcripts import DONE, chat, chat_role, sse
@@ -129,7 +130,7 @@ async def test_a_stream_that_is_left_stops_the_engine(open_door: OpenDoor, open_
     await anext(stream)
     await stream.close()
     samples = await door.until(lambda samples: samples.total("gateway_requests_total", outcome="client_gone") == 1)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PROMPTLY_S):
         while slow.counters.running:
             await asyncio.sleep(0.01)
     charged = samples.total("gateway_tokens_total", kind="completion")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import OpenDoor
 from tests.engines import ScriptedEngine, Step, never
 from tests.leaving import How, client_of
@@ -58,7 +59,7 @@ async def test_a_hundred_aborts_spend_the_limit_and_no_more(
                 break
             await client.reads(shown)
             client.leave(how)
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PROMPTLY_S):
                 await door.idle()
     served = len(scripted_engine.requests)
     assert served < CALLS

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, Received, ScriptedEngine, flood, never
 from tests.transcripts import LAST_CHUNK, chat, chunked, head, transcript, usage_of
@@ -44,7 +45,7 @@ async def slow_client(door: Door) -> socket.socket:
 async def stalled(engine: Connection) -> int:
     """Wait until the engine's peer takes nothing more; return how many bytes it took."""
     taken = -1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while taken != engine.accepted:
             taken = engine.accepted
             await asyncio.sleep(0.1)
@@ -66,7 +67,7 @@ async def test_a_client_that_reads_nothing_stops_its_engine(
     while received < taken + BOUND_BYTES:  # the client reads on, and so does the engine's connection
         received += len(await loop.sock_recv(client, 2**16))
     client.close()
-    await engine.gone(within_s=1)
+    await engine.gone(within_s=PROMPTLY_S)
     await door.idle()
 
 
@@ -82,7 +83,7 @@ async def test_a_slow_client_is_not_the_engines_stall(open_door: OpenDoor, scrip
         await asyncio.sleep(0.05)
     assert not engine.closed.is_set()
     client.close()
-    await engine.gone(within_s=1)
+    await engine.gone(within_s=PROMPTLY_S)
     assert (await door.idle()).total("gateway_requests_total", outcome="client_gone") == 1
 
 
@@ -96,13 +97,13 @@ async def test_answers_to_pipelined_requests_wait_until_the_client_reads(
     try:
         await loop.sock_sendall(client, b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * requests)
         before = answered = 0.0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while answered < 2 or answered > before:  # the document that was read above is one
                 before, answered = answered, (await door.metrics()).total("gateway_requests_total", endpoint="other")
                 await asyncio.sleep(0.1)
         assert answered * len(document) < BOUND_BYTES
         received = 0
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while received < requests * len(document):  # it reads on, and nothing is lost
                 received += len(await loop.sock_recv(client, 2**16))
     finally:
@@ -117,7 +118,7 @@ def numbered() -> list[bytes]:
 async def read(client: socket.socket, mark: bytes, *, times: int = 1) -> bytes:
     """Read until these bytes came so often, in one piece."""
     received, found = bytearray(), 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         while found < times:
             piece = await asyncio.get_running_loop().sock_recv(client, 2**16)
             assert piece, "it ended"
@@ -168,7 +169,7 @@ async def test_a_client_that_closes_its_window_and_resets_later_is_charged_what_
     taken = engine.accepted
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
-    await engine.gone(within_s=1)
+    await engine.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert samples.total("gateway_requests_total", outcome="client_gone", status="200") == 1
     charged = samples.total("gateway_tokens_total", kind="completion", source="estimated")
@@ -198,7 +199,7 @@ async def test_what_an_engine_generated_while_it_was_held_up_is_charged(
     await engine.stalled()
     held_up.set()
     client.close()
-    await engine.gone(within_s=1)
+    await engine.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert samples.total("gateway_tokens_total", kind="completion", source="engine") == generated
     assert samples.total("gateway_requests_total", outcome="client_gone", status="200") == 1

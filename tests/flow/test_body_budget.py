@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply
+from tests.deadlines import DEADLINE_S
+from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, never, reset
 from tests.envelope import BAD_REQUEST, SERVER_ERROR, error_of
 from tests.leaving import client_of

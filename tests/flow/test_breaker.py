@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.clock import SystemClock
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.envelope import SERVER_ERROR, error_of
@@ -138,7 +139,7 @@ async def test_clients_that_leave_do_not_open_it(
         call = asyncio.create_task(ask(door, stream=stream))
         await scripted_engine.asked(number + 1)
         call.cancel()
-        await scripted_engine.requests[number].connection.gone(within_s=1)
+        await scripted_engine.requests[number].connection.gone(within_s=PROMPTLY_S)
     await door.idle()
     assert not await is_open(door, scripted_engine)
 

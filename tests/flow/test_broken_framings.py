@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, close, drip, reset
 from tests.envelope import error_of
@@ -75,7 +76,7 @@ async def test_a_stream_that_its_engine_leaves_ends_with_an_error_and_is_charged
     assert error_at_end(reply.body)["code"] == "upstream_error"
     assert len(data_of(reply.body)) == count + 1
     assert await charged(door, source="engine" if told else "estimated") == count
-    await scripted_engine.requests[0].connection.gone(within_s=1)
+    await scripted_engine.requests[0].connection.gone(within_s=PROMPTLY_S)
 
 
 @pytest.mark.parametrize("name", DEATHS)

@@ -16,7 +16,8 @@ import pytest
 
 from tests.backlog import nobody_accepts
 from tests.certificates import certified
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, ScriptedEngine, Step, flood, never, reset
 from tests.leaving import How, client_of
 from tests.transcripts import DONE, answer, chat, chunked, head, http, usage_event, usage_of
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.loops("uvloop", "asyncio")
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 100}
 STREAM = ASK | {"stream": True}
-WITHIN_S = 1.0
 WHOLE = http(answer("chat", "Hello", usage=(3, 1)))
 WAYS = pytest.mark.parametrize("how", ["fin", "reset", "half-close"])
 
@@ -138,9 +138,9 @@ async def test_a_client_that_leaves_frees_its_engine(
             if point.floods:
                 await connection.stalled()
         else:
-            await asyncio.wait_for(sent.wait(), WITHIN_S)
+            await asyncio.wait_for(sent.wait(), PROMPTLY_S)
         client.leave(how)
-        await connection.gone(within_s=WITHIN_S)
+        await connection.gone(within_s=PROMPTLY_S)
     exactly = not streams_on
     await nothing_is_held(door, generated=point.generated, exactly=exactly, caplog=caplog)
     assert len(engine.requests) == 2  # the second is the one that found everything free
@@ -185,9 +185,9 @@ async def test_a_client_that_leaves_a_second_attempt_gets_no_third(
     door = await opened(open_door, *engines)
     async with client_of(door) as client:
         await client.ask(door, STREAM if stream else ASK)
-        connection = await asyncio.wait_for(hanging.get(), WITHIN_S)
+        connection = await asyncio.wait_for(hanging.get(), PROMPTLY_S)
         client.leave(how)
-        await connection.gone(within_s=WITHIN_S)
+        await connection.gone(within_s=PROMPTLY_S)
         samples = await door.idle()
     assert samples.total("gateway_requests_total", outcome="client_gone", status="499") == 1
     assert samples.total("gateway_upstream_attempts_total") == 1  # the one that failed; the other never ended
@@ -219,7 +219,7 @@ async def test_a_client_that_leaves_while_its_body_goes_to_an_engine_that_does_n
             client.leave(how)
             await door.until(lambda samples: samples.total("gateway_requests_total", outcome="client_gone") == 1)
             left.set()
-            await asyncio.wait_for(gone.wait(), WITHIN_S)
+            await asyncio.wait_for(gone.wait(), PROMPTLY_S)
 
 
 @WAYS
@@ -232,7 +232,7 @@ async def test_a_client_that_leaves_after_the_last_event_has_had_a_whole_answer(
         await client.ask(door, STREAM)
         await client.reads(b"[DONE]")
         client.leave(how)
-        await (await engine.asked()).connection.gone(within_s=WITHIN_S)
+        await (await engine.asked()).connection.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert samples.total("gateway_requests_total", outcome="ok") == 1
     assert samples.total("gateway_tokens_total", kind="completion", source="engine") == 2

@@ -4,7 +4,8 @@ import asyncio
 
 from gateway.client.head import MAX_HEAD_BYTES
 from gateway.client.request import UNASKED_BYTES
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S
+from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of
 from tests.raw_client import raw_client

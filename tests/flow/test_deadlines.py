@@ -16,7 +16,8 @@ from gateway.errors import DeadlinePassed
 from gateway.identity.principal import Principal
 from gateway.relay.attempts import Attempts
 from tests.backlog import nobody_accepts
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, never
 from tests.envelope import BAD_REQUEST, error_of
 from tests.identity_provider import IdentityProvider, SetClock, signing_key
@@ -88,7 +89,7 @@ async def beaten(
     pool = {"replicas": [{"url": first.url, "weight": 1000}, second.url]}
     door = await open_door(pools={"main": pool}, limits={"plans": {"standard": RULES}})
     too_late(await post(door, "200", stream=stream))
-    await first.requests[0].connection.gone(within_s=1)
+    await first.requests[0].connection.gone(within_s=PROMPTLY_S)
     assert second.requests == []
     samples = await door.idle()
     assert samples.total("gateway_upstream_attempts_total") == 1
@@ -111,7 +112,7 @@ async def test_after_the_first_event_the_stream_ends_visibly_and_is_charged(
     error = json.loads(reply.body.removeprefix(events).removeprefix(b"data: "))["error"]
     assert error["code"] == "upstream_timeout"
     assert NAME in error["message"]
-    await scripted_engine.requests[0].connection.gone(within_s=1)
+    await scripted_engine.requests[0].connection.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert samples.total("gateway_requests_total", outcome="broken", status="200") == 1
     assert samples.total("gateway_answers_broken_total", reason="client_deadline") == 1

@@ -9,6 +9,7 @@ from gateway.client.answer import Answer
 from gateway.client.request import Request
 from gateway.relay.keep_alive import COMMENT
 from gateway.trail import Trail
+from tests.deadlines import DEADLINE_S
 from tests.doors import OpenDoor, listening
 from tests.engines import ScriptedEngine
 from tests.envelope import SERVER_ERROR, error_of
@@ -88,7 +89,7 @@ async def test_a_defect_in_a_background_task_is_told_and_the_task_begins_anew(
     assert samples.total("gateway_replica_up") == 1
     pool.health = health
     probed = len(scripted_engine.probes)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(scripted_engine.probes) < probed + 3:
             await asyncio.sleep(0.01)
     (told,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]

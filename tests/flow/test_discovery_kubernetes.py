@@ -14,6 +14,7 @@ from gateway.config import KubernetesEntry, ReplicaEntry
 from gateway.routing.discovery.kubernetes import KubernetesSource
 from gateway.routing.discovery.source import Away
 from tests.certificates import certified
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Door, OpenDoor, Samples
 from tests.engines import ScriptedEngine
 from tests.kubernetes_api import KubernetesApi, endpoint, endpoint_slice, kubernetes_api
@@ -150,7 +151,7 @@ class Told:
         self.answers.append({entry.url for entry in found})
 
     async def until(self, *urls: str) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not self.answers or self.answers[-1] != {*urls}:
                 await asyncio.sleep(0.005)
 
@@ -173,7 +174,7 @@ async def test_a_watch_that_ends_goes_on_where_it_ended_without_a_list(api: Kube
     await api.tell("ADDED", endpoint_slice("a", endpoint("10.0.0.1")))
     await told.until("http://10.0.0.1:8000")
     api.end_watches()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(api.asked) < 3:
             await asyncio.sleep(0.005)
     assert [asked.get("resourceVersion") for asked in api.asked] == [None, "1", "3"]

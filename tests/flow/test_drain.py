@@ -8,7 +8,8 @@ import pytest
 
 from gateway.client.clients import GRACE_S
 from tests.backlog import nobody_accepts
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S
+from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, never
 from tests.raw_client import raw_client
 from tests.transcripts import LAST_CHUNK, chat, chat_role, chunked, head, transcript
@@ -25,7 +26,7 @@ async def test_a_stream_under_way_ends_well(open_door: OpenDoor, scripted_engine
     await scripted_engine.asked()
     await door.until(lambda s: s.total("gateway_streams_open") == 1)
     stopping = asyncio.create_task(door.gateway.stop())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while (await door.get_admin("/readyz")).status != 503:
             await asyncio.sleep(0.01)
     assert (await door.get_admin("/livez")).status == 200

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.transcripts import (
@@ -163,7 +164,7 @@ async def test_a_broken_connection_is_not_used_again(open_door: OpenDoor, script
     await door.post(CHAT, ASK)
     first, second = scripted_engine.requests
     assert first.connection is not second.connection
-    await first.connection.gone(within_s=1)
+    await first.connection.gone(within_s=PROMPTLY_S)
 
 
 async def test_usage_after_the_last_event_counts_though_the_engine_dies(

@@ -8,7 +8,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, Received, ScriptedEngine, never, plain_answer, script
 from tests.transcripts import chat, chat_role, chunked, head
 
@@ -55,7 +56,7 @@ async def aborted(door: Door, engines: list[ScriptedEngine], aborts: int) -> Non
     assert samples.total("gateway_upstream_attempts_total", result="reset") == 0
     for engine in engines:
         for request in engine.requests[:]:
-            await request.connection.gone(within_s=1)
+            await request.connection.gone(within_s=PROMPTLY_S)
 
 
 async def spread_evenly(door: Door, engines: list[ScriptedEngine]) -> None:
@@ -98,5 +99,5 @@ async def test_after_aborts_at_every_point_and_a_replicas_return_calls_are_sprea
     assert {(reply.status, reply.error["code"]) for reply in await asyncio.gather(*under_way)} == {(503, "draining")}
     for engine in engines:
         for connection in engine.connections:
-            await connection.gone(within_s=1)
+            await connection.gone(within_s=PROMPTLY_S)
     await spread_evenly(await open_door(pools={"main": pool}), engines)

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 from gateway import config
 from gateway.identity.authorities import Authorities
 from gateway.identity.endpoint import MAX_WAITING, Endpoint
-from tests.authenticating import DEADLINE_S, exchanging, until
+from tests.authenticating import exchanging, until
+from tests.deadlines import DEADLINE_S
 from tests.identity_provider import SetClock
 from tests.identity_service import IdentityService, stranger
 

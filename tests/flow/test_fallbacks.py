@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, never, reset, script
 from tests.envelope import error_of
@@ -290,7 +291,7 @@ async def test_a_client_that_leaves_a_fallback_before_it_answers_ends_all_of_it(
     call = asyncio.create_task(site.door.post(CHAT, ask(stream=True)))
     await site.middle.asked()
     call.cancel()
-    await site.middle.requests[0].connection.gone(within_s=1)
+    await site.middle.requests[0].connection.gone(within_s=PROMPTLY_S)
     samples = await site.door.idle()
     assert site.asked == (1, 1, 0)
     assert samples.total("gateway_requests_total", model="acme/middle", outcome="client_gone") == 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, never, script
 from tests.transcripts import LAST_CHUNK, answer, chat_role, chunked, head, http, transcript
@@ -47,9 +48,9 @@ async def test_another_replica_answers_at_once(
     calling = asyncio.create_task(door.post(CHAT, ASK | {"stream": stream}))
     first = await scripted_engine.asked()
     await down(door, scripted_engine)
-    async with asyncio.timeout(1):  # the time limits are minutes
+    async with asyncio.timeout(PROMPTLY_S):  # the time limits are minutes
         assert (await calling).status == 200
-    await first.connection.gone(within_s=1)
+    await first.connection.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert samples.total("gateway_upstream_attempts_total", result="found_down") == 1
     assert samples.total("gateway_upstream_attempts_total") == 2

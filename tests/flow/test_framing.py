@@ -8,7 +8,8 @@ import pytest
 
 from gateway.client.head import MAX_HEAD_BYTES
 from gateway.identity.header import MAX_FIELD_BYTES
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of
 from tests.nginx import nginx_before
@@ -359,7 +360,7 @@ async def test_framing_that_does_not_end_is_given_up_before_it_takes_memory(
             if received.done():
                 break
             await client.send(b"a" * 2**12)
-        assert (await asyncio.wait_for(received, 1)).startswith(b"HTTP/1.1 " + status)
+        assert (await asyncio.wait_for(received, PROMPTLY_S)).startswith(b"HTTP/1.1 " + status)
     assert scripted_engine.requests == []
 
 

@@ -13,6 +13,7 @@ from gateway.client.request import Request
 from gateway.relay.connection import Connection
 from gateway.relay.exchange import Exchange
 from gateway.relay.stream import Stream
+from tests.deadlines import DEADLINE_S
 from tests.doors import Door, OpenDoor
 from tests.engines import ScriptedEngine, never, reset
 from tests.leaving import client_of
@@ -119,7 +120,7 @@ async def test_nothing_waits_for_the_collector(
         await act(door, scripted_engine)
         await door.idle()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while left_over() not in ([], ["Connection"]):  # one to the engine waits for the next call
                 await asyncio.sleep(0.01)
     except TimeoutError:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gateway.clock import SystemClock
 from gateway.identity.header import MAX_FIELD_BYTES
-from tests.doors import DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S
+from tests.doors import Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.identity_provider import any_json, b64, key_set, signing_key
 from tests.identity_service import IdentityService, stranger

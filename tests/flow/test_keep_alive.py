@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.relay.keep_alive import COMMENT
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, never, reset
 from tests.event_source import data_of, error_at_end
 from tests.raw_client import raw_client
@@ -215,7 +216,7 @@ async def test_a_client_that_leaves_after_comments_frees_the_engine(
     async with door.session.post(door.url + CHAT, json=STREAM, headers=authorized(door)) as response:
         assert await response.content.readexactly(len(COMMENT)) == COMMENT
         response.close()
-    await scripted_engine.requests[0].connection.gone(within_s=1)
+    await scripted_engine.requests[0].connection.gone(within_s=PROMPTLY_S)
     assert (await door.idle()).total("gateway_requests_total", outcome="client_gone", status="200") == 1
 
 

@@ -15,6 +15,7 @@ from gateway import config
 from gateway.clock import Clock, SystemClock
 from gateway.errors import IdentityUnavailable
 from tests.authenticating import Stage, authenticating, outcome, until
+from tests.deadlines import DEADLINE_S
 from tests.identity_provider import IdentityProvider, SetClock, SigningKey, b64, key_set, signing_key
 
 ISSUER = "https://idp.example"
@@ -59,7 +60,7 @@ def garbage(serial: int) -> str:
 
 
 async def until_refused(gw: Stage, token: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while await outcome(gw.call(token)) == "user-1":
             await asyncio.sleep(0.005)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
 from tests.doors import CHAT, COMPLETIONS, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.envelope import error_of
@@ -109,7 +110,7 @@ async def test_a_window_that_refilled_lets_calls_through_again(
     reply = await door.post(CHAT, ASK)
     error_of(reply, 429, "rate_limit_exceeded", "requests")
     assert (reply.headers["Retry-After"], reply.headers["retry-after-ms"]) == ("1", "1000")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while (await door.post(CHAT, ASK)).status == 429:
             await asyncio.sleep(0.02)
 
@@ -303,7 +304,7 @@ async def test_a_stream_that_crosses_the_limit_is_whole_and_the_next_call_pays(
     reply = await door.post(CHAT, ASK | {"max_tokens": 1})
     error_of(reply, 429, "rate_limit_exceeded", "tokens")
     assert shown(reply, "tokens") == (100, 0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while (reply := await door.post(CHAT, ASK | {"max_tokens": 100})).status == 429:
             await asyncio.sleep(0.05)
     assert shown(reply, "tokens") == (100, 0)
@@ -317,7 +318,7 @@ async def test_a_stream_that_its_client_leaves_is_charged_what_was_generated(
     call = asyncio.create_task(door.post(CHAT, STREAM))
     await door.until(lambda samples: samples.total("gateway_streams_open") == 1)
     call.cancel()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(PROMPTLY_S):
         await scripted_engine.requests[0].connection.gone()
         await door.idle()
     assert shown(await door.post(CHAT, ASK), "tokens") == (100, 100 - 3 - 50)

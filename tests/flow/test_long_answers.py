@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, never
 from tests.envelope import error_of
@@ -62,7 +63,7 @@ async def test_a_whole_answer_that_takes_longer_is_given_up(
         engine = (await scripted_engine.asked()).connection
         await loop.leap(ANSWER_S + 1)
         error_of(await client.answer(), 502, "upstream_timeout", "upstream_error")
-        await engine.gone(within_s=1)
+        await engine.gone(within_s=PROMPTLY_S)
 
 
 async def test_a_stream_may_take_an_hour(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
@@ -93,5 +94,5 @@ async def test_a_stream_that_is_silent_for_longer_is_cut(open_door: OpenDoor, sc
         engine = (await scripted_engine.asked()).connection
         await client.until(chat(" a"))
         await loop.leap(IDLE_S + 1)
-        await engine.gone(within_s=1)
+        await engine.gone(within_s=PROMPTLY_S)
         assert b"upstream_timeout" in await client.until(LAST_CHUNK)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from yarl import URL
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, never
 from tests.transcripts import chat, chat_role, chunked, head
@@ -59,7 +60,7 @@ async def test_replicas_are_drained_added_and_removed_under_load_and_no_call_fai
 
     async def some(engine: ScriptedEngine) -> None:
         before = len(engine.requests)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while len(engine.requests) < before + 5:
                 await asyncio.sleep(0.005)
 
@@ -85,7 +86,7 @@ async def test_replicas_are_drained_added_and_removed_under_load_and_no_call_fai
         await some(one)
         await order(door, "added", two.url, **{"for": "2s"})
         await some(two)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while two.url in await states(door):
                 await asyncio.sleep(0.05)
         await some(one)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import Door, OpenDoor
 from tests.engines import ScriptedEngine, never
 from tests.leaping import leaping
@@ -45,7 +46,7 @@ async def left(door: Door, engine: ScriptedEngine, after_s: float, **ask: Any) -
         await engine.asked(asked + 1)
         await loop.leap(after_s)
         client.leave("reset")
-        await engine.requests[-1].connection.gone(within_s=1)
+        await engine.requests[-1].connection.gone(within_s=PROMPTLY_S)
         samples = await door.idle()
     return samples.total("gateway_tokens_total", kind="completion") - charged
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gateway.calls.usage import BYTES_PER_TOKEN
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.reloading import Change, active, put, put_all, read_again, reload, rewrite
@@ -165,7 +166,7 @@ async def test_what_left_is_asked_no_more_and_no_series_of_it_stays(
     assert await status(door) == 200
     await old.requests[0].connection.gone()
     probed, seen = len(old.probes), len(new.probes)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(new.probes) < seen + 3:
             await asyncio.sleep(0.01)
     assert len(old.probes) == probed
@@ -308,7 +309,7 @@ async def test_a_reload_while_the_gateway_stops_is_ignored(
     reply = asyncio.create_task(door.post(CHAT, STREAM))
     await door.until(lambda s: s.total("gateway_streams_open") == 1)
     stopping = asyncio.create_task(door.gateway.stop())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while (await door.get_admin("/readyz")).status != 503:
             await asyncio.sleep(0.01)
     rewrite(door, put("pools/main/replicas", ["http://127.0.0.1:1"]))
@@ -333,7 +334,7 @@ async def test_fifty_reloads_leave_nothing_behind(open_door: OpenDoor, scripted_
         assert await reload(door, put_all(change)) == []
         assert await status(door) == 200
     assert await reload(door, put_all({"models": {MODEL: {"pool": "last"}}, "pools": {"last": first}})) == []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while _tasks() != tasks:
             await asyncio.sleep(0.01)
 
@@ -374,7 +375,7 @@ async def test_lines_take_another_form(open_door: OpenDoor, scripted_engine: Scr
     try:
         assert await reload(door, put("logging", {"format": "text"})) == []
         assert await status(door) == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not any(" status=200 " in line for line in door.lines):
                 door.writer.flush()
                 await asyncio.sleep(0.01)

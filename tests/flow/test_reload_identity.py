@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gateway.clock import SystemClock
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.identity_provider import IdentityProvider, SigningKey, signing_key
@@ -67,10 +68,10 @@ async def test_a_gateway_that_stops_does_not_wait_for_the_keys_of_a_reload(
     door = await open_door(scripted_engine.url)
     rewrite(door, put("auth/issuers", [{"issuer": "idp", "jwks": hangs.jwks}]))
     door.gateway.reload()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not hangs.hits:
             await asyncio.sleep(0.01)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(DEADLINE_S):
         await door.gateway.stop()
     left = {task.get_name() for task in asyncio.all_tasks()}
     assert not {name for name in left if name.startswith(("config reload", "key set", "retiring"))}, left

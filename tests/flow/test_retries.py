@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import Connection, ScriptedEngine, Step, close, never, reset
 from tests.envelope import error_of
@@ -229,7 +230,7 @@ async def test_a_client_that_leaves_is_not_tried_elsewhere(
     call = asyncio.create_task(door.post(CHAT, ask(stream=True)))
     await scripted_engine.asked()
     call.cancel()
-    await scripted_engine.requests[0].connection.gone(within_s=1)
+    await scripted_engine.requests[0].connection.gone(within_s=PROMPTLY_S)
     await door.idle()
     assert second.requests == []
 

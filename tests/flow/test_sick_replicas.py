@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.backlog import nobody_accepts
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Door, OpenDoor, Samples
 from tests.engines import ScriptedEngine, close, never, plain_answer, reset, script
 from tests.envelope import SERVER_ERROR, error_of
@@ -124,14 +125,14 @@ async def test_one_sick_replica_costs_its_neighbours_nothing(
             assert len(one.probes) - probed >= (loop.time() - began) / (2 * PROBED_S)
     await door.until(lambda samples: samples.total("gateway_replica_up", replica=sick.name) == 1)
     asked = len(sick.engine.requests)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(sick.engine.requests) < asked + 3:
             await calls(door, 3)
     assert (await door.idle()).total("gateway_breaker_open") == 0
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.clock import SystemClock
 from gateway.relay.upstream import KEEP_IDLE_S
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, OpenDoor
 from tests.engines import Connection, Received, ScriptedEngine, plain_answer
 from tests.identity_provider import SetClock
@@ -100,5 +101,5 @@ async def test_a_connection_is_used_again_after_a_large_answer_and_a_silence_and
     clock.advance(KEEP_IDLE_S)
     assert (await door.post(CHAT, ask("Hi"))).status == 200
     assert scripted_engine.requests[-1].connection is not first
-    await first.gone(within_s=1)
+    await first.gone(within_s=PROMPTLY_S)
     assert KEEP_IDLE_S < UVICORN_KEEPS_S

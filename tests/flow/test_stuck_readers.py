@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S
+from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, flood
 from tests.transcripts import answer, chat, chunked, head, http
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.backlog import nobody_accepts
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor, Reply, Samples
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, Door, OpenDoor, Reply, Samples
 from tests.engines import Connection, ScriptedEngine, Step, never
 from tests.envelope import error_of
 from tests.transcripts import DONE, LAST_CHUNK, answer, chat, chat_role, chunked, head, http, transcript
@@ -72,7 +73,7 @@ async def cut(door: Door, engine: ScriptedEngine, reason: str, reply: Reply, *, 
     assert b"[DONE]" not in reply.body
     last = reply.body.rstrip(b"\n").rpartition(b"\n\n")[2]
     assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_timeout"
-    await engine.requests[-1].connection.gone(within_s=1)
+    await engine.requests[-1].connection.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert reasons(samples) == {reason: 1}
     assert samples.total("gateway_requests_total", outcome="broken", status="200") == 1
@@ -122,7 +123,7 @@ async def test_a_stream_without_an_event_fails_at_the_first_byte_limit(
     scripted_engine.answer(*begun, never)
     door = await door_with(open_door, scripted_engine)
     error_of(await post(door, STREAM), 502, "upstream_timeout", "upstream_error")
-    await scripted_engine.requests[-1].connection.gone(within_s=1)
+    await scripted_engine.requests[-1].connection.gone(within_s=PROMPTLY_S)
     assert results(await door.idle()) == {"first_byte_timeout": 1}
 
 
@@ -206,7 +207,7 @@ async def test_a_whole_answer_in_no_time_is_had_from_another_replica(
     door = await open_door(pools={"main": pool}, limits=ONE_AT_A_TIME)
     reply = await post(door, ASK)
     assert (reply.status, len(second.requests)) == (200, 1)
-    await scripted_engine.requests[-1].connection.gone(within_s=1)
+    await scripted_engine.requests[-1].connection.gone(within_s=PROMPTLY_S)
     samples = await door.idle()
     assert results(samples) == {result: 1, "answered": 1}
     assert samples.total("gateway_tokens_total", kind="completion") == 2  # the second replica's answer

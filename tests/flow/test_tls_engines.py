@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.certificates import certified
-from tests.doors import CHAT, DEADLINE_S, OpenDoor
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
+from tests.doors import CHAT, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.envelope import error_of
 from tests.event_source import error_at_end
@@ -75,7 +76,7 @@ async def test_an_engine_that_never_shakes_hands_is_given_up_in_time(open_door: 
         door = await open_door(url, pools={"main": {"timeouts": {"connect": "200ms"}}})
         reply = await door.post(CHAT, ASK)
         error_of(reply, 502, "upstream_error", "upstream_error")
-        await asyncio.wait_for(gone.wait(), 1)
+        await asyncio.wait_for(gone.wait(), PROMPTLY_S)
         assert (await door.idle()).total("gateway_upstream_attempts_total", result="connect_timeout") == 1
 
 

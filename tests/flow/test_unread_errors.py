@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, OpenDoor
 from tests.engines import ScriptedEngine, flood, never
 from tests.envelope import BAD_REQUEST, error_of
@@ -12,7 +13,6 @@ from tests.transcripts import chunked, head
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-WITHIN_S = 1.0
 
 
 def error_head(status: int, length: int = 10**6) -> bytes:
@@ -35,9 +35,9 @@ async def test_a_failed_attempt_is_one_as_soon_as_its_status_says_so(
     scripted_engine.answer(error_head(status), body, never)
     replicas = [{"url": scripted_engine.url, "weight": 1000}, {"url": second.url}]
     door = await open_door(pools={"main": {"replicas": replicas}})
-    reply = await asyncio.wait_for(door.post(CHAT, ASK | {"stream": stream}), WITHIN_S)
+    reply = await asyncio.wait_for(door.post(CHAT, ASK | {"stream": stream}), PROMPTLY_S)
     assert (reply.status, len(second.requests)) == (200, 1)
-    await scripted_engine.requests[0].connection.gone(within_s=WITHIN_S)
+    await scripted_engine.requests[0].connection.gone(within_s=PROMPTLY_S)
 
 
 @STREAM
@@ -47,10 +47,10 @@ async def test_a_refusal_without_end_is_read_only_so_far(
     steps = head("400 X", content_type="application/json"), flood(chunked(b"x" * 10_000))
     scripted_engine.answer(*steps)
     door = await open_door(scripted_engine.url)
-    reply = await asyncio.wait_for(door.post(CHAT, ASK | {"stream": stream}), 5 * WITHIN_S)
+    reply = await asyncio.wait_for(door.post(CHAT, ASK | {"stream": stream}), 5 * PROMPTLY_S)
     assert "refused this call" in error_of(reply, 400, "invalid_value", BAD_REQUEST)
     connection = scripted_engine.requests[0].connection
-    await connection.gone(within_s=WITHIN_S)
+    await connection.gone(within_s=PROMPTLY_S)
     assert connection.accepted < 8 * 2**20
 
 
@@ -72,7 +72,7 @@ async def test_after_many_errors_that_nobody_read_no_connection_is_left(
         scripted_engine.answer(error_head(500), never)
     replies = await asyncio.gather(*[door.post(CHAT, ASK) for _ in range(200)])
     assert {reply.status for reply in replies} == {502}
-    await asyncio.gather(*[request.connection.gone(within_s=WITHIN_S) for request in scripted_engine.requests])
+    await asyncio.gather(*[request.connection.gone(within_s=PROMPTLY_S) for request in scripted_engine.requests])
     good = await asyncio.gather(*[door.post(CHAT, ASK) for _ in range(20)])
     assert {reply.status for reply in good} == {200}
     assert sum(not connection.closed.is_set() for connection in scripted_engine.connections) <= 21  # and a probe's

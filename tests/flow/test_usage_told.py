@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor
 from tests.engines import Connection, Received, ScriptedEngine, close
 from tests.transcripts import (
@@ -217,7 +218,7 @@ async def test_a_hundred_errors_before_any_token_are_charged_their_prompts_and_t
     for _ in range(calls):
         replies.append(await door.post(CHAT, STREAM))
         if replies[-1].status == 200:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PROMPTLY_S):
                 samples = await door.idle()
     served = len(scripted_engine.requests)
     assert [reply.status for reply in replies] == [200] * served + [429] * (calls - served)

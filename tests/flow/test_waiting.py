@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Door, OpenDoor, Reply, Samples
 from tests.engines import Connection, Received, ScriptedEngine, script
 from tests.leaving import client_of
@@ -48,7 +49,7 @@ class Holding:
 
     async def has(self, calls: int) -> None:
         """Wait until so many calls were asked in all."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while len(self.asked) < calls:
                 await asyncio.sleep(0.002)
 

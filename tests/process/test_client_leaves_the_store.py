@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors import CHAT, DEADLINE_S, Door, OpenDoor
+from tests.deadlines import DEADLINE_S
+from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.leaving import How, client_of
 from tests.store_proxy import StoreProxy, proxy_before

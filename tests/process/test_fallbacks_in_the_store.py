@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.store_server import StoreServer
@@ -50,7 +51,7 @@ async def test_whoever_answers_after_failures_is_charged_once(
     assert samples.total("gateway_tokens_total", kind="completion") == 2
     assert samples.total("gateway_upstream_attempts_total") == len(failures) + 1
     with store_server.client(decode_responses=True) as client:
-        async with asyncio.timeout(5):  # settlements wait a moment for company
+        async with asyncio.timeout(DEADLINE_S):  # settlements wait a moment for company
             while client.keys("gw:*:call:*"):
                 await asyncio.sleep(0.005)
         counts = {key: client.get(key).split()[0] for key in client.keys("gw:*") if client.type(key) == "string"}

@@ -11,8 +11,9 @@ from typing import Literal
 import aiohttp
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT
-from tests.journals import DEADLINE_S, booked, call, gateway_with, lines, notes, pending, until, used
+from tests.journals import booked, call, gateway_with, lines, notes, pending, until, used
 from tests.processes import Processes, Running
 from tests.store_server import StoreServer
 

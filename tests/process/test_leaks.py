@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.certificates import certified
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Reply
 from tests.engines import Connection, Received, ScriptedEngine, never, plain_answer
 from tests.processes import Loop, Processes, Running, until
@@ -61,7 +62,7 @@ class Meeting:
         self._barrier = asyncio.Barrier(AT_ONCE)
 
     async def __call__(self, request: Received, connection: Connection) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             await self._barrier.wait()
         await plain_answer(request, connection)
 

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT
 from tests.engines import Connection, Received, ScriptedEngine, never, plain_answer, script
 from tests.processes import Processes, Running, until
@@ -187,7 +188,7 @@ async def test_gateways_killed_twenty_times_amid_a_keys_two_streams_give_it_both
             at_s = clock.time()
             for stream in streams:
                 stream.close()
-            streams = await asyncio.wait_for(two_at_once(running, token), 10)
+            streams = await asyncio.wait_for(two_at_once(running, token), DEADLINE_S)
             assert clock.time() - at_s < LEASE_S + 2
         return streams
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
 from tests.doors import CHAT, Reply
 from tests.engines import Connection as EngineConnection
 from tests.engines import Received, ScriptedEngine, never
@@ -149,7 +150,7 @@ async def test_told_to_stop_before_it_is_up_it_ends_well(
         starting = await asyncio.create_subprocess_exec(*command(("serve", "--config", str(config))))
         await until(lambda: asked(store))
         starting.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(starting.wait(), 5) == 0
+        assert await asyncio.wait_for(starting.wait(), PROMPTLY_S) == 0
 
 
 async def test_told_to_stop_or_reload_before_anything_of_it_is_there_it_does_so(
@@ -170,7 +171,7 @@ async def test_told_to_stop_or_reload_before_anything_of_it_is_there_it_does_so(
         starting.send_signal(signal.SIGHUP)
         await asyncio.sleep(0.01)
         starting.send_signal(signal.SIGTERM)
-        said = await asyncio.wait_for(starting.communicate(), 5)
+        said = await asyncio.wait_for(starting.communicate(), DEADLINE_S)
         assert (starting.returncode, said) == (0, (b"", b""))
 
 

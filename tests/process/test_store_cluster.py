@@ -25,6 +25,7 @@ from gateway.admission.reservation import Reservation
 from gateway.admission.settings.settings import Change
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
+from tests.deadlines import DEADLINE_S
 from tests.limiting import TAG, Remembering, limit, reservation
 from tests.load import CLOCK, RULES, Gateway, gateway_before, until
 from tests.store_cluster import StoreCluster, ask
@@ -97,7 +98,7 @@ async def exact(gateway: Gateway, cluster: StoreCluster) -> None:
 async def test_calls_of_one_moment_share_a_pipeline_to_each_master(store_cluster: StoreCluster) -> None:
     observer = Remembering()
     async with connected(store_cluster.url, observer) as store:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while not lanes(store).whole:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)

@@ -21,6 +21,7 @@ from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from tests.certificates import certified
+from tests.deadlines import DEADLINE_S
 from tests.limiting import RETENTION_S, Remembering, limit, reservation
 from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, own_store_server, shared_store_server, store_server  # noqa: F401 fixtures
@@ -141,7 +142,7 @@ async def test_a_server_that_says_nothing_is_not_waited_for(own_store_server: St
         await Server(own_store_server.url, ()).connect(within_s=0.05)
     own_store_server.thaw()
     with own_store_server.client() as client:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while len(client.client_list()) > 1:
                 await asyncio.sleep(0.01)
 

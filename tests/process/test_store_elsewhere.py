@@ -24,13 +24,13 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import LimitsUnavailable, TooMany
 from gateway.identity.principal import Principal
+from tests.deadlines import DEADLINE_S
 from tests.limiting import Remembering, SetClock, TimedStore
 from tests.store_kinds import KINDS, timed_kind
 from tests.store_proxy import Loss, proxy_before
 from tests.store_server import StoreServer
 
 CLOCK = SystemClock()
-DEADLINE_S = 10.0
 TODAY = datetime.now(UTC).date()
 WHO = Principal("acme", "key-1")
 

@@ -20,6 +20,7 @@ from gateway.admission.ledger.account import Account
 from gateway.admission.redis.store import RedisStore
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.limiting import ACCOUNT, RETENTION_S, TAG, Remembering, limit, reservation
@@ -32,7 +33,6 @@ from tests.store_server import (  # noqa: F401 fixtures
     store_server,
 )
 
-DEADLINE_S = 10.0
 DAILY = limit("day", 10**6)
 AT_ONCE = limit("lease", 500)
 SHARED = config.Events()

@@ -16,6 +16,7 @@ from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
+from tests.deadlines import DEADLINE_S
 from tests.limiting import RETENTION_S, Remembering, limit, reservation
 from tests.store_proxy import Loss, proxy_before
 from tests.store_server import (  # noqa: F401 fixtures
@@ -26,7 +27,6 @@ from tests.store_server import (  # noqa: F401 fixtures
     store_server,
 )
 
-DEADLINE_S = 10.0
 TIMEOUT_S = 0.3
 DAILY = limit("day", 1000)
 AT_ONCE = limit("lease", 500)

@@ -18,7 +18,8 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import TooMany
 from gateway.identity.principal import Principal
-from tests.journals import DEADLINE_S, booked, call, gateway_with, lines, lines_and_files, pending, until, used
+from tests.deadlines import DEADLINE_S
+from tests.journals import booked, call, gateway_with, lines, lines_and_files, pending, until, used
 from tests.limiting import Remembering, limit, reservation
 from tests.processes import Processes, run
 from tests.store_proxy import proxy_before

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Reply
 from tests.engines import ScriptedEngine
 from tests.named import KNOWN, NAME
@@ -51,11 +52,11 @@ async def test_limits_hold_again_when_the_stores_name_resolves_again(
         else:
             assert reply.status == 200
         assert "x-ratelimit-limit-requests" not in reply.headers
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while "Name or service not known" not in gateway.log:
             await asyncio.sleep(0.02)
     known.touch()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while "x-ratelimit-limit-requests" not in (reply := await call()).headers:
             await asyncio.sleep(0.02)
     await gateway.answers(processes.session, "/readyz")

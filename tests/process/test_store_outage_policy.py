@@ -16,6 +16,7 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import LimitsUnavailable, QuotaExceeded, RateLimited, RequestExceedsLimit
 from gateway.identity.principal import Principal
+from tests.deadlines import DEADLINE_S
 from tests.limiting import Remembering, shown
 from tests.store_proxy import proxy_before
 from tests.store_server import (  # noqa: F401 fixtures
@@ -25,7 +26,6 @@ from tests.store_server import (  # noqa: F401 fixtures
     store_server,
 )
 
-DEADLINE_S = 10.0
 CLOCK = SystemClock()
 PRINCIPAL = Principal("acme", "key-1")
 RULES = (

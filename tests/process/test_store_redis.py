@@ -19,11 +19,11 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import RateLimited
 from gateway.identity.principal import Principal
+from tests.deadlines import DEADLINE_S
 from tests.limiting import NOON_US, RETENTION_S, SECOND, Remembering, SetClock, limit, reservation
 from tests.store_proxy import proxy_before
 from tests.store_server import StoreServer, free_port, running_server, shared_store_server, store_server  # noqa: F401 fixtures
 
-DEADLINE_S = 5.0
 EVERY_KIND = (
     limit("bucket", 10),
     limit("day", 10),

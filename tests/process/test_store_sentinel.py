@@ -18,6 +18,7 @@ from gateway.admission.redis.store import RedisStore
 from gateway.admission.store import StoreUnavailable
 from gateway.calls.usage import Usage
 from gateway.config import store_url
+from tests.deadlines import PROMPTLY_S
 from tests.journals import files, lines, opened
 from tests.limiting import TAG, Remembering, limit, reservation
 from tests.load import CLOCK, gateway_before, until
@@ -209,7 +210,7 @@ async def test_of_sentinels_that_disagree_the_one_with_the_latest_failover_is_be
             sentinels = Sentinels(
                 store_url.parse(f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in ports)}/limits"), ()
             )
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(PROMPTLY_S):
                 assert await sentinels.master() == ("127.0.0.1", store_server.port)
             await sentinels.close()
 

@@ -15,6 +15,7 @@ from gateway.admission.redis.link import Link, LinkFailed, Outcome
 from gateway.admission.redis.server import Server
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock, SystemClock
+from tests.deadlines import DEADLINE_S
 from tests.limiting import Remembering
 
 SERVER = Server("redis://127.0.0.1:1/0", [])
@@ -61,7 +62,7 @@ async def connected(clock: Clock | None = None) -> AsyncIterator[tuple[Lane[byte
 
 
 async def gone(link: Held, pipelines: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(link.pipelines) < pipelines:
             await asyncio.sleep(0.001)
 
@@ -289,7 +290,7 @@ async def test_a_defect_leaves_nobody_waiting_and_is_logged(caplog: pytest.LogCa
     lane = lane_of(Link(Defective(), SystemClock()), Remembering())
     lane.start()
     replies: list[Any] = [lane.ask("reserve", b"") for _ in range(3)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         answers = await asyncio.gather(*replies, return_exceptions=True)
     assert all(isinstance(answer, StoreUnavailable) and not answer.sent for answer in answers)
     with pytest.raises(StoreUnavailable):

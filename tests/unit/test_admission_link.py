@@ -9,6 +9,7 @@ from gateway.admission.redis.connection import Connection, ServerFailed
 from gateway.admission.redis.link import Link, LinkFailed
 from gateway.admission.redis.server import Server
 from gateway.clock import SystemClock
+from tests.deadlines import DEADLINE_S
 from tests.store_wire import Wire, wired
 
 
@@ -49,7 +50,7 @@ def exchange(link: Link, *commands: bytes, within_s: float = 5) -> asyncio.Futur
 
 
 async def sent(wire: Wire, *pipelines: bytes) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while len(wire.written) < len(pipelines):
             await asyncio.sleep(0)
     assert wire.written == list(pipelines)

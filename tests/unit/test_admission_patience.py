@@ -6,13 +6,14 @@ import pytest
 
 from gateway.admission.redis.patience import Patience
 from gateway.clock import SystemClock
+from tests.deadlines import DEADLINE_S
 
 CLOCK = SystemClock()
 LATE_S = 0.5  # what a busy machine may add
 
 
 async def over_after(patience: Patience, over: asyncio.Event, started: float) -> float:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         await over.wait()
     over.clear()
     return CLOCK.monotonic() - started

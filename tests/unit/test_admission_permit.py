@@ -17,6 +17,7 @@ from gateway.calls.call import Call
 from gateway.calls.usage import Usage
 from gateway.errors import QuotaExceeded, RateLimited, RequestExceedsLimit
 from gateway.identity.principal import Principal
+from tests.deadlines import DEADLINE_S
 from tests.limiting import SECOND, Remembering, SetClock, shown
 
 REQUESTS = {"name": "requests", "per": ["key"], "requests": 10, "window": "1h"}
@@ -247,7 +248,7 @@ async def test_calls_under_way_are_renewed_and_ended_ones_are_not() -> None:
     try:
         ended, held = await stage.admit(call_id="ended"), await stage.admit(call_id="held")
         ended.settle(Usage(1, 1))
-        await asyncio.wait_for(stage.store.renewing.wait(), 5)
+        await asyncio.wait_for(stage.store.renewing.wait(), DEADLINE_S)
         assert [one.call_id for one in stage.store.renewed[0]] == ["held"]
         del held
     finally:

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.clock import SystemClock
 from gateway.engine.server import SimulatedEngine, serve_engine
+from tests.deadlines import DEADLINE_S
 from tests.transcripts import DONE, capture
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Tell me of the river."}]}
@@ -98,7 +99,7 @@ async def slow() -> AsyncIterator[Running]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -225,7 +226,7 @@ async def test_a_client_that_leaves_a_stream_ends_its_generation(slow: Running, 
     asked = (CHAT if "chat" in path else COMPLETION) | CONTINUOUS | {"max_tokens": 10_000}
     reader, writer = await slow.send("POST", path, asked)
     seen = 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         while seen < 10:
             line = await reader.readline()
             if b'"usage"' in line:

@@ -11,6 +11,7 @@ from gateway import config
 from gateway.clock import SystemClock
 from gateway.identity.authenticate import Authenticator
 from gateway.identity.trust import Judges, Trust
+from tests.deadlines import DEADLINE_S
 from tests.identity_provider import key_set, signing_key
 
 
@@ -52,7 +53,7 @@ async def test_one_that_hangs_holds_up_nobody(tmp_path: Path, caplog: pytest.Log
         trust: Trust = await stage.prepare(config.Auth(issuers=(*auth.issuers, config.Issuer(issuer="b", jwks="b"))))
         last = Ending()
         trust.judges[:] = [judges("hangs", Hanging()), judges("ends", last)]
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(DEADLINE_S):
             if which == "abandon":
                 await stage.abandon(trust)
             else:

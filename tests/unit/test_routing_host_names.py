@@ -15,6 +15,7 @@ from gateway.outbox import Outbox
 from gateway.relay.upstream import Upstream
 from gateway.routing.host_names import PATIENCE_S, Address, HostNames
 from gateway.routing.replica import Replica
+from tests.deadlines import DEADLINE_S
 
 FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 0))]
 ADDRESS = Address(socket.AF_INET, "10.0.0.1")
@@ -56,7 +57,7 @@ async def test_a_name_that_nobody_answers_for_has_one_thread_and_holds_up_no_oth
     hung = {f"hung-{number}" for number in range(20)}
     servers.hang |= hung
     await asyncio.gather(*[waits(names, host) for host in hung for _ in range(5)])
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         assert await names.addresses("well") == [ADDRESS]
     assert servers.asked == dict.fromkeys(hung, 1) | {"well": 1}
 
@@ -74,7 +75,7 @@ async def test_what_was_found_last_holds_where_nobody_answers_but_not_for_a_name
     assert PATIENCE_S <= asyncio.get_running_loop().time() - began < 3 * PATIENCE_S
     servers.fails["a"] = socket.EAI_NONAME
     servers.over.set()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         while "a" in names._under_way:
             await asyncio.sleep(0.01)
     for _ in range(2):
@@ -126,7 +127,7 @@ async def test_a_name_is_looked_up_again_when_there_was_no_thread_for_it_and_wai
             await names.addresses("a")
     finally:
         threading.stack_size(0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(DEADLINE_S):
         assert await names.addresses("a") == [ADDRESS]
         servers.hang.add("hung")
         waiting = asyncio.create_task(names.addresses("hung"))

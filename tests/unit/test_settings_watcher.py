@@ -11,6 +11,7 @@ from gateway.admission.settings.memory import MemorySettings
 from gateway.admission.settings.settings import Change, Kept
 from gateway.admission.settings.watcher import Watcher
 from gateway.admission.store import StoreUnavailable
+from tests.deadlines import DEADLINE_S
 from tests.limiting import SECOND, SetClock
 from tests.processes import until
 
@@ -185,6 +186,6 @@ async def test_closing_does_not_wait_for_a_reading_that_does_not_hear_of_it() ->
     shelf = Deaf()
     watcher = Watcher(shelf, lambda _: None, SetClock(), what="colours", failed=lambda: None, every_s=0)
     await watcher.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_S):
         await shelf.reading.wait()
         await watcher.close()

@@ -1,6 +1,7 @@
 import asyncio
 
 from gateway.telemetry.lag import EVERY_S, LoopLag
+from tests.deadlines import DEADLINE_S
 
 
 class Clock:
@@ -28,7 +29,7 @@ async def test_lag_is_how_much_later_the_timer_fired_and_never_negative() -> Non
     seen: list[float] = []
     lag = LoopLag(seen.append, clock, sleep=clock.sleep)
     lag.start()
-    await asyncio.wait_for(clock.exhausted.wait(), 5)
+    await asyncio.wait_for(clock.exhausted.wait(), DEADLINE_S)
     await lag.close()
     assert seen == [0.25, 0.0, 0.0]
 
@@ -38,7 +39,7 @@ async def test_closing_ends_the_task() -> None:
     lag = LoopLag(lambda _seconds: None, clock, sleep=clock.sleep)
     before = asyncio.all_tasks()
     lag.start()
-    await asyncio.wait_for(clock.exhausted.wait(), 5)
+    await asyncio.wait_for(clock.exhausted.wait(), DEADLINE_S)
     assert len(asyncio.all_tasks() - before) == 1
     await lag.close()
     assert asyncio.all_tasks() == before

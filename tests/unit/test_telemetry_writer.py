@@ -8,8 +8,7 @@ from threading import Event
 import pytest
 
 from gateway.telemetry.writer import MAX_LINES, LineWriter
-
-DEADLINE_S = 10.0
+from tests.deadlines import DEADLINE_S
 
 
 class Sink:

@@ -14,6 +14,7 @@ import pytest
 from gateway import config
 from gateway.clock import Clock, SystemClock
 from gateway.workers.crew import Crew
+from tests.deadlines import DEADLINE_S
 from tests.processes import until
 
 Working = tuple[Crew, "asyncio.Task[int]"]
@@ -133,7 +134,7 @@ async def test_a_first_worker_that_cannot_be_started_is_told_and_ends_it(tmp_pat
     settings = config.Server.model_validate({"workers": 2, "listen": "127.0.0.1:0"})
     crew = Crew(settings, [str(tmp_path / "none")], SystemClock(), lines=os.memfd_create("lines"))
     with pytest.raises(FileNotFoundError):
-        await asyncio.wait_for(crew.run(), 5)
+        await asyncio.wait_for(crew.run(), DEADLINE_S)
 
 
 async def test_what_a_worker_says_when_it_ends_amid_a_line_is_no_defect(program: Path) -> None:
