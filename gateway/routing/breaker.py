@@ -2,6 +2,7 @@
 
 Closed, all calls go. Open, none do for a while; then one goes, and it decides: an answer that begins closes it again,
 a fault opens it for as long again, and a call that says nothing of the replica (its client left) gives its turn back.
+One that says nothing for as long (a whole answer takes its time) does not keep the replica: the next goes too.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ class Breaker:
     of them: a busy replica that fails one call in a hundred stays.
     """
 
-    __slots__ = ("_deciding", "_entry", "_faults", "_open_until", "good")
+    __slots__ = ("_deciding", "_entry", "_faults", "_next_at", "_open_until", "good")
 
     def __init__(self, entry: BreakerEntry | None) -> None:
         self.good = 0
@@ -25,6 +26,7 @@ class Breaker:
         self._faults: deque[tuple[float, int]] = deque(maxlen=entry.failures if entry else 0)
         self._open_until: float | None = None
         self._deciding = 0
+        self._next_at = 0.0  # when another may decide, while some do
 
     def configure(self, entry: BreakerEntry | None) -> None:
         """Go by this entry from now on. One that was open stays so, unless nothing opens it any more."""
@@ -43,17 +45,21 @@ class Breaker:
     @property
     def opens_to_one_at(self) -> float | None:
         """When one call may go, of a breaker that is open."""
-        return self._open_until
+        if self._open_until is None or not self._deciding:
+            return self._open_until
+        return max(self._open_until, self._next_at)
 
     def lets(self, now: float) -> bool:
         """Whether a call may go to the replica now."""
-        return self._open_until is None or (now >= self._open_until and not self._deciding)
+        at = self.opens_to_one_at
+        return at is None or now >= at
 
-    def lend(self) -> bool:
+    def lend(self, now: float) -> bool:
         """Take note that a call goes; return whether it decides. Each that does ends in one of the three below."""
-        if self._open_until is None:
+        if self._open_until is None or self._entry is None:
             return False
         self._deciding += 1
+        self._next_at = now + self._entry.open_for
         return True
 
     def close(self) -> bool:

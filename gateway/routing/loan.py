@@ -41,7 +41,7 @@ class Loan:
         if self._taken_at is None:
             replica.in_flight += 1
             if self._pool.held_back:
-                self._decides = replica.breaker.lend()
+                self._decides = replica.breaker.lend(self._pool.now())
         return replica
 
     def __exit__(self, *_: object) -> None:

@@ -53,7 +53,7 @@ def test_without_an_entry_nothing_opens_it() -> None:
     breaker = Breaker(None)
     assert not any(breaker.fault(0.0) for _ in range(100))
     assert breaker.lets(0.0)
-    assert not breaker.lend()
+    assert not breaker.lend(0.0)
 
 
 class Lending(RuleBasedStateMachine):
@@ -148,6 +148,22 @@ def test_exactly_one_call_decides() -> None:
         for _ in range(5):
             assert_lent(pool, pool.replicas[1])
     assert_lent(pool, ill)  # the first said nothing: the next decides
+
+
+def test_a_call_that_says_nothing_for_as_long_as_the_breaker_was_open_lets_another_decide() -> None:
+    clock = SetClock()
+    pool, ill = half_open(clock)
+    with pool.lend() as lent:
+        assert lent is ill
+        clock.advance(9.9)
+        assert_lent(pool, pool.replicas[1])
+        assert pool.lends_more_at(clock.monotonic()) == pytest.approx(clock.monotonic() + 0.1)
+        clock.advance(0.1)
+        loan = Loan(pool, ill)
+        with loan:
+            assert not ill.breaker.lets(clock.monotonic())  # nor does the next keep it, but as long as the first
+            loan.began()
+        assert not ill.breaker.open
 
 
 def test_an_answer_that_closed_the_breaker_and_broke_off_opens_it_at_once() -> None:

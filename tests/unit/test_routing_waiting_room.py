@@ -157,7 +157,7 @@ def test_second_tries_go_in_the_order_in_which_they_came_each_to_what_it_has_not
 
 @pytest.mark.parametrize(
     ("rests_s", "opened_ago_s", "told"),
-    [(30, 7, "3"), (2, 7, "2"), (30, 12, "30"), (30, None, "30")],
+    [(30, 7, "3"), (2, 7, "2"), (30, 12, "10"), (30, None, "30")],
     ids=["the breaker", "the rest", "a call decides", "found down"],
 )
 def test_where_nobody_may_be_asked_the_client_is_told_when_the_first_may(
