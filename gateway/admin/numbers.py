@@ -10,6 +10,7 @@ from gateway.telemetry.figures import Figures
 # counted by several. What ended well, and what was let through, is counted there too.
 _AMISS = {
     "gateway_requests_total": ("status", ("status", "outcome")),
+    "gateway_refusals_total": ("code", ("code",)),
     "gateway_limit_decisions_total": ("limit", ("rule",)),
     "gateway_auth_failures_total": ("token", ("reason",)),
     "gateway_waiting_refused_total": ("queue", ("pool", "reason")),

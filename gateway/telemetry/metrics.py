@@ -43,7 +43,7 @@ class Metrics:
         busy = [str(label) for (label,), calls in self._in_flight.numbers() if calls]
         gone = self._models.configure(models, busy=busy)
         self._cells.forget(gone, self._tenants.configure(tenants, max_tenants=max_tenants))
-        for counts in (self._usage_missing, self._broken):
+        for counts in (self._usage_missing, self._broken, self._refusals):
             forget(counts, 0, gone)
         for levels in (self._in_flight, self._streams):
             forget(levels, 0, gone)
@@ -105,6 +105,11 @@ class Metrics:
             "gateway_answers_broken_total",
             "Answers that were ended early once they had begun, by what ended them.",
             ("model", "reason"),
+        )
+        self._refusals = self._counter(
+            "gateway_refusals_total",
+            "Calls that got a refusal in place of an answer, by its code.",
+            ("model", "code"),
         )
 
     def _create_part_metrics(self) -> None:
@@ -219,6 +224,8 @@ class Metrics:
             self._usage_missing[cell.model, call.usage_missing] += 1
         if call.broken_by is not None:
             self._broken[cell.model, call.broken_by] += 1
+        if call.error_code is not None:
+            self._refusals[cell.model, call.error_code] += 1
 
     def call_started(self, model: str | None) -> Callable[[], None]:
         """Count a call as under way; what is returned is to be called when it has ended."""

@@ -48,7 +48,7 @@ def test_what_is_looked_at_is_there_and_what_ended_well_is_no_trouble() -> None:
     shown = {sample for family in found.values() for sample, _ in family.samples}
     assert shown == {*numbers.NAMES} - OF_WORKERS
     counted = numbers.amiss(found)
-    assert {by for by, _ in counted} == {"status", "limit", "token", "queue", "retry", "broken"}
+    assert {by for by, _ in counted} == {"status", "code", "limit", "token", "queue", "retry", "broken"}
     assert not [what for by, what in counted if "ok" in what.split() or "admitted" in what.split()]
     assert numbers.workers(found) is None
     assert [row["issuer"] for row in numbers.issuers(found)]

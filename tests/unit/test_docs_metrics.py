@@ -38,7 +38,7 @@ def scraped() -> dict[str, Row]:
 
 
 def feed_everything(metrics: Metrics) -> None:
-    metrics.record(finished(usage_missing="not_reported", broken_by="reset"))
+    metrics.record(finished(usage_missing="not_reported", broken_by="reset", error_code="upstream_error"))
     metrics.call_started(MODEL)
     metrics.stream_opened(MODEL)
     metrics.limit_decided("key-requests", "admitted")

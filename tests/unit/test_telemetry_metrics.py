@@ -87,6 +87,13 @@ def test_an_answer_that_broke_is_counted_under_its_reason(metrics: Metrics) -> N
     assert value(metrics, "gateway_answers_broken_total", model=MODEL, reason="idle_timeout") == 1
 
 
+def test_a_refusal_is_counted_under_its_code(metrics: Metrics) -> None:
+    metrics.record(finished(status=503, ending="upstream_failed", error_code="overloaded"))
+    metrics.record(finished(model="typo", status=404, ending="refused", error_code="model_not_found"))
+    assert value(metrics, "gateway_refusals_total", model=MODEL, code="overloaded") == 1
+    assert value(metrics, "gateway_refusals_total", model="unknown", code="model_not_found") == 1
+
+
 def test_calls_and_streams_under_way_come_back_to_zero(metrics: Metrics) -> None:
     ended, closed = metrics.call_started(MODEL), metrics.stream_opened(MODEL)
     assert value(metrics, "gateway_requests_in_flight", model=MODEL) == 1
