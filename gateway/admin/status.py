@@ -47,6 +47,7 @@ class StatusPages:
 
     def add_to(self, router: web.UrlDispatcher) -> None:
         """Serve them there."""
+        router.add_get("/admin", _to_the_page)
         router.add_get("/admin/", self._page)
         router.add_get("/admin/status", self._json)
 
@@ -96,3 +97,8 @@ class StatusPages:
             "orders": told.pools["orders"],
         }
         return status | {"trouble": trouble(status)}
+
+
+async def _to_the_page(_request: web.Request) -> web.Response:
+    """Lead there, also through a proxy that serves it under another path."""
+    return web.Response(status=308, headers={"Location": "admin/"})

@@ -87,6 +87,7 @@ async def test_whatever_names_there_are_the_page_shows_them_and_nothing_of_them_
         assert (await door.post(CHAT, HI, token="forged")).status == 401
         (problem,) = await reload(door, lambda settings: settings.update({EVIL: 1}))
         page = await shown(door)
+        assert b"<h1>Gateway " in (await door.get_admin("/admin")).body
         status = (await door.get_admin("/admin/status")).json()
         listener = door.admin_url.removeprefix("http://")
         told = [await asyncio.to_thread(command, "--at", listener, "--format", form) for form in ("table", "json")]

@@ -243,9 +243,10 @@ async def test_operators_are_passed_on_to_a_worker(several: Several) -> None:
     assert [entry["tokens"] for entry in listed.json()["data"]] == [50]
     foreign = await several.operator("PUT", "/admin/limits/rules", json=rule, headers={"Origin": "http://a"})
     assert foreign.status == 403
-    for path in ("/admin/", "/admin/pools", "/admin/limits"):
+    for path in ("/admin", "/admin/", "/admin/pools", "/admin/limits"):
         assert (await several.operator("GET", path, headers={"Host": "evil.example"})).status == 403
-    assert b"<h1>Gateway " in (await several.operator("GET", "/admin/")).body
+    for path in ("/admin/", "/admin"):
+        assert b"<h1>Gateway " in (await several.operator("GET", path)).body
     unknown = await several.operator("GET", "/admin/pools/none")
     assert (unknown.status, unknown.error["code"]) == (404, "not_found")
     missing = await several.operator("GET", "/nothing")
