@@ -163,7 +163,7 @@ async def test_tls_that_breaks_is_told_without_a_word_of_the_inside(
             "canary",
             "127.0.0.1",
             f":{port}",
-            f"{engine.port}",
+            f":{engine.port}",
             "ssl",
             "tls",
             "certificate",
