@@ -40,6 +40,10 @@ ALLOWED: dict[str, set[str]] = {
     "model": {MODEL, "unknown"},
     "outcome": OUTCOMES,
     "status": {"200", "400", "401", "404", "405", "499", "502", "503"},
+    "code": {
+        "invalid_json", "invalid_value", "invalid_token", "missing_token", "method_not_allowed", "model_not_found",
+        "not_found", "overloaded", "upstream_error", "upstream_timeout",
+    },
     "kind": {"prompt", "completion", "cached", "reasoning"},
     "source": {"engine", "estimated"},
     "reason": {
