@@ -1,25 +1,26 @@
 # The gateway's image: locked and hashed dependencies, the package built from this source, no pip, no shell in the path
 # of a signal, any UID, nothing written outside what the pod mounts.
 #
-# A tag moves. For a base that stays what you scanned, pass its digest:
-#   docker build --build-arg BASE=python:3.11-slim@sha256:… .
+# A tag moves. For bases that stay what you scanned, pass their digests:
+#   docker build --build-arg BASE=python:3.11-slim@sha256:… --build-arg BUILD_BASE=python:3.11@sha256:… .
 ARG BASE=python:3.11-slim
+# The same Python on the same Debian, and a C compiler.
+ARG BUILD_BASE=python:3.11
 
-FROM ${BASE} AS build
+FROM ${BUILD_BASE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /src
 # The runtime's environment gets no pip of its own: the builder's installs into it.
 RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/gateway
 COPY requirements.lock ./
 RUN /opt/build/bin/pip --python /opt/gateway install --require-hashes -r requirements.lock
-# The build backend comes from the development lock, so that it too is pinned by hash and nothing is fetched unseen.
-COPY requirements-dev.lock ./
-RUN sed -n '/^flit-core==/,/# via/p' requirements-dev.lock > flit.lock \
- && /opt/build/bin/pip install --require-hashes -r flit.lock
-COPY pyproject.toml README.md ./
+COPY requirements-build.lock ./
+RUN /opt/build/bin/pip install --require-hashes -r requirements-build.lock
+COPY pyproject.toml README.md compile_gateway.py ./
 COPY gateway gateway
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist . \
- && /opt/build/bin/pip --python /opt/gateway install --no-deps --no-index dist/*.whl
+ && /opt/build/bin/pip --python /opt/gateway install --no-deps --no-index dist/*.whl \
+ && /opt/build/bin/python compile_gateway.py /opt/gateway/lib/python3.*/site-packages
 
 FROM ${BASE}
 LABEL org.opencontainers.image.title="inference-gateway" \

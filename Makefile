@@ -8,19 +8,25 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := install --no-deps --require-hashes --requirement
 # Compiled modules are kept, whatever the environment says: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests wait more than they compute: half as many processes again as there are cores, and four at most.
-PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 3 ? 4 : $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Tests wait more than they compute: twice as many processes as there are cores, and four at most.
+PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 2 ? 4 : 2 )))
+# What is run with this imports the compiled package, as do the processes that it starts.
+COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled:$(CURDIR)
 # Looked for in these files only: collecting all of them takes five seconds.
+MARKED_COMPILED = $(shell grep -rl --include='*.py' 'pytestmark = pytest.mark.compiled' tests)
 ALONE = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
+PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # What pytest ends with where PYTEST_ARGS leave no test of a kind.
 NO_TESTS := 5
 
-.PHONY: help install environments run test check format bench chaos clean
+.PHONY: help install compiled environments run test test-source check format bench chaos clean
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 install: .venv/installed  ## the environment, with locked and hashed dependencies
+
+compiled: .compiled/installed  ## the package with the path of a call compiled, as in the image; in .compiled
 
 environments: .venv/installed .venv-llamacpp/installed .venv-helm/installed .venv-sdks/installed  ## all that `make test` uses
 
@@ -28,8 +34,13 @@ run: install  ## the gateway before two simulated engines; prints a curl to past
 	@$(BIN)/gateway demo
 
 test: environments  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
-	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m "not alone" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
+	@# Compiled meanwhile: tests wait more than they compute.
+	@$(MAKE) --no-print-directory --jobs 2 test-source compiled
+	$(COMPILED) $(BIN)/pytest $(PARALLEL) -m "compiled" $(or $(PYTEST_ARGS),tests/flow $(MARKED_COMPILED)) || [ $$? -eq $(NO_TESTS) ]
 	$(BIN)/pytest -m alone $(or $(PYTEST_ARGS),$(ALONE)) || [ $$? -eq $(NO_TESTS) ]
+
+test-source:
+	$(BIN)/pytest $(PARALLEL) -m "not alone and not compiled" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 
 check: install  ## format, lint, types, import order
 	$(BIN)/ruff format --check .
@@ -41,14 +52,14 @@ format: install  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy; about four minutes
-	$(BIN)/python -m bench $(BENCH_ARGS)
+bench: install compiled  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy; about four minutes
+	$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
 
-chaos: install  ## gateways, engines and stores are killed, frozen and cut for a minute each; then the books are held to the token
-	$(BIN)/python -m tests.chaos $(CHAOS_ARGS)
+chaos: install compiled  ## gateways, engines and stores are killed, frozen and cut for a minute each; then the books are held to the token
+	$(COMPILED) $(BIN)/python -m tests.chaos $(CHAOS_ARGS)
 
 clean:  ## remove what the targets above made
-	rm -rf .venv .venv-llamacpp .venv-helm .venv-sdks $(SDKS)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .compiled .venv .venv-llamacpp .venv-helm .venv-sdks $(SDKS)/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/pip:
 	@echo "creating .venv"
@@ -58,6 +69,13 @@ $(BIN)/pip:
 	@echo "installing locked dependencies (about half a minute)"
 	@$(PIP) $(LOCKED) requirements-dev.lock
 	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+.compiled/installed: compile_gateway.py pyproject.toml $(shell find gateway -name '*.py' -o -name '*.lua') | .venv/installed
+	@echo "compiling the path of a call (about a minute and a half)"
+	@rm -rf .compiled
+	@$(PIP) install --no-build-isolation --no-deps --target .compiled .
+	@nice $(BIN)/python compile_gateway.py .compiled >/dev/null
 	@touch $@
 
 .venv-llamacpp/installed: requirements-llamacpp.lock | $(BIN)/pip

@@ -50,6 +50,7 @@ def known() -> list[Proxy]:
         Proxy(REFERENCE, "nothing (web.Application, ClientSession, uvloop)", _plain),
         Proxy("gateway", "all policies; limits in Redis", _gateway("gateway", store="redis")),
         Proxy("gateway-memory", "all policies; limits in memory", _gateway("gateway-memory", store="memory")),
+        Proxy("gateway-uncompiled", "as gateway, from its source", _uncompiled("gateway-uncompiled")),
         Proxy("nginx", "nothing", _nginx),
         Proxy("envoy", "nothing", lambda site, port: _envoy(site, port, jwks=None)),
         Proxy("envoy-policies", "token, one local limit", lambda site, port: _envoy(site, port, jwks=site.jwks)),
@@ -88,6 +89,12 @@ def _gateway(name: str, *, store: str, rules: Rules = _RULES) -> Callable[[Site,
         return _serving(name, _config(site.engine, port, limits=limits, jwks=str(jwks)), site.folder)
 
     return command
+
+
+def _uncompiled(name: str) -> Callable[[Site, int], list[str]]:
+    """Run in the checkout, and without the variables by which `make bench` has the compiled package imported."""
+    command = _gateway(name, store="redis")
+    return lambda site, port: ["env", "-u", "PYTHONPATH", "-u", "PYTHONSAFEPATH", *command(site, port)]
 
 
 def _serving(name: str, config: Mapping[str, Any], folder: Path) -> list[str]:

@@ -139,12 +139,14 @@ class Pipeline:
         with permit:  # gives everything back unless it is settled
             try:
                 fields = identifying(trail) + permit.fields
-                try:
-                    await attempts.run(request, answer, inference_id=trail.inference_id, fields=fields)
-                except CANNOT_ANSWER as failed:
-                    ask = partial(attempts.run, request, answer, inference_id=trail.inference_id, fields=fields)
+                ask = partial(attempts.run, request, answer, inference_id=trail.inference_id, fields=fields)
+                failed = await _failed(ask)
+                if failed is not None:
                     others = serving.catalog.elsewhere(model, call, principal)
-                    await self._fallbacks.answer(ask, others, call, trail=trail, permit=permit, failed=failed)
+                    try:
+                        await self._fallbacks.answer(ask, others, call, trail=trail, permit=permit, failed=failed)
+                    finally:
+                        del failed  # with its traceback it would be a cycle, and hold the call
             except (BadRequest, DeadlinePassed):
                 if attempts.asked_at is not None:
                     permit.settle(_NO_TOKENS)
@@ -280,6 +282,15 @@ class Pipeline:
         self._metrics.record(record)
         self._access_log.record(record)
         trail.refusal = None  # its traceback holds the trail: in that cycle the body would wait for the collector
+
+
+async def _failed(ask: Callable[[], Awaitable[None]]) -> Refusal | None:
+    """Return why the replicas that `ask` tried cannot answer; None: one has."""
+    try:
+        await ask()
+    except CANNOT_ANSWER as refusal:
+        return refusal
+    return None
 
 
 def identifying(trail: Trail) -> Fields:

@@ -25,6 +25,13 @@ LOOPS: Mapping[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole requests, which are tried with the package as the image has it (`make test`)."""
+    for item in items:
+        if item.path.parent.name == "flow":
+            item.add_marker("compiled")
+
+
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Run tests on the loop that the gateway runs on: uvloop's transports are not asyncio's. `loops` names others."""
     named = item.get_closest_marker("loops")

@@ -114,6 +114,7 @@ class Admission:
         asked = costs(applying.limits, call, default_output_tokens=default_output_tokens)
         limits, rules = applying.limits, applying.rules
         permit = Permit(call_id, applying, limits=limits, costs=asked, store=self._store, live=self._live)
+        answer: Answer | None = None
         try:
             answer = await self._store.reserve(permit)
         except StoreUnavailable as failure:
@@ -122,6 +123,7 @@ class Admission:
             if not applying.shares:
                 return self._uncounted(permit, sent=failure.sent)
             permit = self._counted_alone(permit, applying, sent=failure.sent)
+        if answer is None:
             rules = tuple([share.rule for share in applying.shares])
             answer = await self._alone.reserve(permit)
         if not answer.admitted:

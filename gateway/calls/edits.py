@@ -34,7 +34,7 @@ def ask_for_usage(body: bytes, *, continuous: bool) -> bytes:
     span = _find(body, "stream_options")
     if span is None:
         return _insert(body, "stream_options", usage)
-    options = body[slice(*span)]
+    options = body[span[0] : span[1]]
     if options == b"null":
         return _replace(body, span, usage)
     options = _put(options, "include_usage", b"true")

@@ -50,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
     cut, because the client took nothing of it for too long.
     """
 
+    __deletable__ = ("_parser",)  # compiled too
     __slots__ = (
         "_arrival", "_clients", "_deaf", "_fields", "_head_bytes", "_head_fields", "_head_open", "_held", "_malformed",
         "_parser", "_receiving", "_since", "_stall", "_target", "_task", "_told", "_unsent", "_unsent_bytes",

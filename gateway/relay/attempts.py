@@ -167,10 +167,10 @@ class Attempts:
                             raise verdict
                         asks = False  # perhaps for what we asked on the client's behalf: once more without
                         self.tried.remove(replica)
-                        continue
-                    _tell_failure(loan, verdict)
-                    failures.append(verdict)
-            if not await self._may_retry(failures):
+                    else:
+                        _tell_failure(loan, verdict)
+                        failures.append(verdict)
+            if not isinstance(verdict, BadRequest) and not await self._may_retry(failures):
                 break
         raise refusal_of(failures)
 

@@ -36,6 +36,7 @@ class Receiver(Protocol):
 class Connection(asyncio.Protocol):
     """A connection in use by one exchange, or idle since `idle_since` (monotonic seconds)."""
 
+    __deletable__ = ("_parser",)  # compiled too
     __slots__ = (
         "_body",
         "_head_bytes",

@@ -49,9 +49,11 @@ class Exchange:
     """
 
     first_byte_at: float | None = None
-    left_unread = held_up = False
+    left_unread = False
+    held_up = False
     # What is not known at the start stands here: an exchange is made for each call, and most of this is never set.
-    _asked_at = _last_byte_at = 0.0
+    _asked_at = 0.0
+    _last_byte_at = 0.0
     _connection: Connection | None = None
     _connecting: asyncio.Timeout | None = None
     _status = 0
@@ -159,11 +161,14 @@ class Exchange:
             self._answer = answer
             self._watch_client(answer.connection)
             self._stage = self._loop.create_future()
+            left = False
             try:
                 await self._stage
             except asyncio.CancelledError:
+                left = True
+            if left:
                 await self._hear_out()
-                raise
+                raise asyncio.CancelledError
         ended_by = self._stream.ended_by
         if ended_by is not None and ended_by != "engine_error":  # that the client was told by the engine itself
             answer.send(error_event(self._stream.broken_by or "unfinished", at_boundary=self._stream.at_boundary))

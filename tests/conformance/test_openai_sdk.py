@@ -15,6 +15,8 @@ from tests.doors import MODEL, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.transcripts import DONE, chat, chat_role, sse
 
+pytestmark = pytest.mark.compiled
+
 HI: Any = [{"role": "user", "content": "Say something short."}]
 TOOL: Any = {
     "type": "function",

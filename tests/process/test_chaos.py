@@ -7,6 +7,8 @@ import pytest
 from tests.chaos.run import run
 from tests.chaos.topologies import TOPOLOGIES
 
+pytestmark = pytest.mark.compiled
+
 SECONDS = 6.0
 # Always the same, so that a failure is looked for again with the same calls and faults. `make chaos` draws new ones.
 SEED = 84

@@ -17,6 +17,8 @@ from tests.journals import booked, call, gateway_with, lines, notes, pending, un
 from tests.processes import Processes, Running
 from tests.store_server import StoreServer
 
+pytestmark = pytest.mark.compiled
+
 
 async def read_some(
     processes: Processes, gateway: Running, *, max_tokens: int, stream: bool, reading: asyncio.Event

@@ -16,6 +16,8 @@ from tests.processes import Loop, Processes, Running, until
 from tests.raw_client import raw_client
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
 
+pytestmark = pytest.mark.compiled
+
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = ASK | {"stream": True}
 AT_ONCE = 20

@@ -14,6 +14,8 @@ from tests.processes import Loop, Processes, Running
 from tests.raw_client import raw_client
 from tests.transcripts import answer, chat, chunked, head, http
 
+pytestmark = pytest.mark.compiled
+
 STREAM: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 EVENT = chunked(chat("x" * 4000) * 16)
 CLIENTS = 50  # of each kind

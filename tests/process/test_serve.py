@@ -15,6 +15,8 @@ from tests.processes import Processes, Running, run, until
 from tests.raw_client import raw_client
 from tests.transcripts import LAST_CHUNK, chat, chat_role, chunked, head, transcript
 
+pytestmark = pytest.mark.compiled
+
 BODY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 MODELS: dict[str, Any] = {"models": {"tiny": {"pool": "main"}}}
 # Far below the time that calls under way are given, far above what an idle process takes on a busy machine.

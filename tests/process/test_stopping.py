@@ -21,6 +21,8 @@ from tests.store_proxy import StoreProxy, proxy_before
 from tests.store_server import StoreServer
 from tests.transcripts import LAST_CHUNK, answer, chunked, head, http, transcript
 
+pytestmark = pytest.mark.compiled
+
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
 EVENTS = transcript(" a", " b")
 DELAY_S, DRAIN_S = 0.4, 2.0

@@ -18,6 +18,8 @@ from tests.processes import Processes, Running, run, until
 from tests.store_server import StoreServer
 from tests.transcripts import LAST_CHUNK, answer, chunked, head, http, transcript
 
+pytestmark = pytest.mark.compiled
+
 WORKERS = 2
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 HOUR = {"per": ["key"], "window": "1h"}
