@@ -1,4 +1,4 @@
-# `make run` and `make test` work on a machine with only Python (3.11 or newer) and make.
+# `make run` works on a machine with only Python (3.11 or newer) and make; tests, bench and chaos need a C compiler too.
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin

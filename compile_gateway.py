@@ -8,6 +8,7 @@ requirements-build.lock installs.
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -58,6 +59,9 @@ OPTIMISATION = "1"
 
 def main(directory: Path) -> None:
     """Compile the modules of `directory`/gateway in place."""
+    compiler = str(sysconfig.get_config_var("CC")).split()[0]
+    if shutil.which(compiler) is None:
+        sys.exit(f"{compiler} is not on PATH: install a C compiler and Python's headers (Debian: gcc python3-dev)")
     with TemporaryDirectory() as work:
         # By themselves: where everything that is installed stands beside them, all of that would be taken for source.
         shutil.copytree(directory / "gateway", Path(work, "gateway"))
