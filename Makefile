@@ -52,7 +52,7 @@ format: install  ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install compiled  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy; about four minutes
+bench: install compiled  ## CPU per request and per SSE event beside nginx and a plain aiohttp proxy; about six minutes
 	$(COMPILED) $(BIN)/python -m bench $(BENCH_ARGS)
 
 chaos: install compiled  ## gateways, engines and stores are killed, frozen and cut for a minute each; then the books are held to the token
@@ -75,7 +75,7 @@ $(BIN)/pip:
 	@echo "compiling the path of a call (about a minute and a half)"
 	@rm -rf .compiled
 	@$(PIP) install --no-build-isolation --no-deps --target .compiled .
-	@nice $(BIN)/python compile_gateway.py .compiled >/dev/null
+	@nice $(BIN)/python compile_gateway.py .compiled
 	@touch $@
 
 .venv-llamacpp/installed: requirements-llamacpp.lock | $(BIN)/pip

@@ -285,7 +285,10 @@ class Pipeline:
 
 
 async def _failed(ask: Callable[[], Awaitable[None]]) -> Refusal | None:
-    """Return why the replicas that `ask` tried cannot answer; None: one has."""
+    """Return why the replicas that `ask` tried cannot answer; None: one has.
+
+    Turning it to others waits, which compiled code must not while it handles this (docs/performance.md#compiled).
+    """
     try:
         await ask()
     except CANNOT_ANSWER as refusal:

@@ -187,7 +187,10 @@ def ask(node: StoreServer, *words: str | int) -> Any:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Look again and again; a node that does not answer yet is no reason to stop."""
+    """Look again and again, for `_READY_WITHIN_S` at most; a node that does not answer yet is no reason to stop.
+
+    Nodes and sentinels tell nobody when they agree: each has to be asked. The pause between two looks decides nothing.
+    """
     ends_s = _CLOCK.monotonic() + _READY_WITHIN_S
     while True:
         try:

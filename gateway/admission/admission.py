@@ -123,7 +123,7 @@ class Admission:
             if not applying.shares:
                 return self._uncounted(permit, sent=failure.sent)
             permit = self._counted_alone(permit, applying, sent=failure.sent)
-        if answer is None:
+        if answer is None:  # behind the handler: compiled code must not wait within one (docs/performance.md#compiled)
             rules = tuple([share.rule for share in applying.shares])
             answer = await self._alone.reserve(permit)
         if not answer.admitted:

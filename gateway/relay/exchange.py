@@ -166,7 +166,7 @@ class Exchange:
                 await self._stage
             except asyncio.CancelledError:
                 left = True
-            if left:
+            if left:  # behind the handler: compiled code must not wait within one (docs/performance.md#compiled)
                 await self._hear_out()
                 raise asyncio.CancelledError
         ended_by = self._stream.ended_by
