@@ -151,7 +151,7 @@ async def test_after_two_hundred_calls_of_every_kind_the_books_equal_what_the_en
 ) -> None:
     steady, left, doomed = await asyncio.gather(
         processes.engine("steady"),
-        processes.engine("left", tokens_per_second=100),
+        processes.engine("left", tokens_per_second=20),
         processes.engine("doomed", tokens_per_second=50),
     )
     rules = [

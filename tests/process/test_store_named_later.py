@@ -29,7 +29,7 @@ async def test_limits_hold_again_when_the_stores_name_resolves_again(
     known.touch()
     token = processes.token()
     rule = {"name": "requests", "per": ["key"], "requests": LIMIT, "window": "month"}
-    limits = {"store_timeout": "100ms", "on_store_failure": policy, "plans": {"standard": [rule]}}
+    limits = {"store_timeout": "1s", "on_store_failure": policy, "plans": {"standard": [rule]}}
     config = processes.config(
         models={"tiny": {"pool": "tiny"}},
         pools={"tiny": {"replicas": [scripted_engine.url]}},
