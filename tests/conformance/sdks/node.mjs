@@ -43,6 +43,15 @@ function raised(error) {
   return { kinds, message, status, code, type, param, request_id: requestID };
 }
 
+// Of `fetch`: a gateway that stops lets a connection whose call has just ended be for a moment.
+const CONNECTIONS = Symbol.for('undici.globalDispatcher.1');
+
+async function closeConnections() {
+  const used = globalThis[CONNECTIONS];
+  globalThis[CONNECTIONS] = new used.constructor();
+  await used.destroy();
+}
+
 for await (const line of createInterface({ input: process.stdin })) {
   const { sdk, way, url, key, retries, ask } = JSON.parse(line);
   const client = new SDKS[sdk]({ baseURL: url, apiKey: key, maxRetries: retries, timeout: 10_000 });
@@ -52,5 +61,6 @@ for await (const line of createInterface({ input: process.stdin })) {
   } catch (error) {
     seen.error = raised(error);
   }
+  await closeConnections();
   console.log(JSON.stringify(seen));
 }

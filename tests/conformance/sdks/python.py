@@ -92,34 +92,29 @@ def prompt(ask: Json) -> Json:
 def chain(call: Json, **more: Any) -> tuple[ChatOpenAI, Any]:
     ask = dict(call["ask"])
     messages, told = ask.pop("messages"), ask.pop("stream_options", None)
+    if call["way"] == "collected":
+        more["streaming"] = True
     return ChatOpenAI(**options(call), **ask, stream_usage=told is not None, **more), messages
 
 
 def langchain(call: Json, seen: Json) -> None:
-    match call["way"]:
-        case "streamed":
-            model, messages = chain(call)
+    # Its own would be kept: a gateway that stops lets a connection whose call has just ended be for a moment.
+    with openai.DefaultHttpxClient() as client:
+        model, messages = chain(call, http_client=client)
+        if call["way"] == "streamed":
             for chunk in model.stream(messages):
                 note_message(seen, chunk)
-        case "collected":
-            model, messages = chain(call, streaming=True)
-            note_message(seen, model.invoke(messages))
-        case "whole":
-            model, messages = chain(call)
+        else:
             note_message(seen, model.invoke(messages))
 
 
 async def langchain_async(call: Json, seen: Json) -> None:
-    match call["way"]:
-        case "streamed":
-            model, messages = chain(call)
+    async with openai.DefaultAsyncHttpxClient() as client:
+        model, messages = chain(call, http_async_client=client)
+        if call["way"] == "streamed":
             async for chunk in model.astream(messages):
                 note_message(seen, chunk)
-        case "collected":
-            model, messages = chain(call, streaming=True)
-            note_message(seen, await model.ainvoke(messages))
-        case "whole":
-            model, messages = chain(call)
+        else:
             note_message(seen, await model.ainvoke(messages))
 
 
@@ -152,7 +147,7 @@ async def make(call: Json, seen: Json) -> None:
 
 
 def main() -> None:
-    with asyncio.Runner() as runner:  # one loop for all calls: LangChain keeps its connections
+    with asyncio.Runner() as runner:
         for line in sys.stdin:
             seen: Json = {"texts": [], "finished": []}
             try:
