@@ -15,6 +15,7 @@ from gateway import background
 from gateway.clock import Clock
 from gateway.config import DnsEntry, ReplicaEntry
 from gateway.config.discovery import dns_server
+from gateway.routing.discovery.dns_sockets import DnsSockets
 from gateway.routing.discovery.found import Doubt, url_of
 from gateway.routing.discovery.source import Away, Take
 
@@ -26,6 +27,7 @@ EMPTY_AGAIN_S = 5.0
 _PATIENCE_S = 1.5
 # Targets of SRV records that are looked up at once, where their addresses did not come with them.
 _AT_ONCE = 16
+_SOCKETS = DnsSockets()
 _Result = TypeVar("_Result")
 _FAMILIES = {"both": ("A", "AAAA"), "ipv4": ("A",), "ipv6": ("AAAA",)}
 
@@ -125,7 +127,9 @@ class _LookUp:
         """Return the answer; None where the name does not exist."""
         try:
             async with self._turn:
-                answer = await self._resolver.resolve(name, kind, search=True, raise_on_no_answer=False)
+                answer = await self._resolver.resolve(
+                    name, kind, search=True, raise_on_no_answer=False, backend=_SOCKETS
+                )
         except dns.resolver.NXDOMAIN:
             return None
         if answer.rrset is not None:
