@@ -36,7 +36,8 @@ run: install  ## the gateway before two simulated engines; prints a curl to past
 test: environments  ## all tests, with a real Redis-protocol server, llama.cpp, helm and SDKs
 	@# Compiled meanwhile: tests wait more than they compute.
 	@$(MAKE) --no-print-directory --jobs 2 test-source compiled
-	$(COMPILED) $(BIN)/pytest $(PARALLEL) -m "compiled" $(or $(PYTEST_ARGS),tests/flow $(MARKED_COMPILED)) || [ $$? -eq $(NO_TESTS) ]
+	@# Files that take long first: at the end they would be waited for.
+	$(COMPILED) $(BIN)/pytest $(PARALLEL) -m "compiled" $(or $(PYTEST_ARGS),$(MARKED_COMPILED) tests/flow) || [ $$? -eq $(NO_TESTS) ]
 	$(BIN)/pytest -m alone $(or $(PYTEST_ARGS),$(ALONE)) || [ $$? -eq $(NO_TESTS) ]
 
 test-source:

@@ -126,7 +126,9 @@ async def test_a_slot_is_free_again_after_every_ending(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, name: str
 ) -> None:
     plans = {"standard": [slots.SLOTS]}
-    door = await open_door(scripted_engine.url, pools={"main": slots.POOL}, limits={"plans": plans})
+    door = await open_door(
+        scripted_engine.url, pools={"main": {"timeouts": slots.timeouts(name)}}, limits={"plans": plans}
+    )
     await slots.end(door, scripted_engine, name)
     await slots.exactly_two_run(door, scripted_engine)
 

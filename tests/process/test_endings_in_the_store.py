@@ -8,6 +8,7 @@ from tests import slots
 from tests.doors import CHAT, Door, OpenDoor, Samples
 from tests.engines import ScriptedEngine
 from tests.journals import booked, until
+from tests.reloading import put, reload
 from tests.slots import ASK
 from tests.store_server import StoreServer
 from tests.transcripts import answer, http
@@ -55,10 +56,11 @@ async def test_after_twenty_of_every_ending_two_run_at_once_and_only_what_an_eng
     open_door: OpenDoor, scripted_engine: ScriptedEngine, store_server: StoreServer
 ) -> None:
     limits = {"store": store_server.url, "store_timeout": "5s", "plans": {"standard": RULES}}
-    door = await open_door(scripted_engine.url, pools={"main": slots.POOL | {"breaker": None}}, limits=limits)
+    door = await open_door(scripted_engine.url, pools={"main": {"breaker": None}}, limits=limits)
     books = Books(door, store_server)
     before = await books.closed()
     for name, (_, status) in slots.ENDINGS.items():
+        assert await reload(door, put("pools/main/timeouts", slots.timeouts(name))) == []
         await slots.end(door, scripted_engine, name)
         after = await books.closed()
         assert after["calls"] - before["calls"] == (0 if status >= 500 else slots.ROUNDS), name
