@@ -61,7 +61,7 @@ class Traffic:
         return self.calls[-1]
 
     async def during(self, seconds: float, doing: Callable[[], Awaitable[None] | None] | None = None) -> list[Call]:
-        """Let traffic go on for a while; return the calls of known bearers that ended in it, one begun in it at least."""
+        """Let traffic go on for a while; return what known bearers' calls ended in it, one sent in it at least."""
         before = len(self.calls)
         done = doing() if doing is not None else None
         if done is not None:
