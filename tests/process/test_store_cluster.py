@@ -257,7 +257,8 @@ async def test_while_a_slot_is_moved_key_by_key_its_calls_wait_or_are_away_and_n
 async def test_writes_that_a_replica_never_got_are_made_good_after_the_failover(
     own_store_cluster: StoreCluster,
 ) -> None:
-    async with gateway_before(own_store_cluster.url, "deny", rules=WITH_EVERYBODYS) as gateway:
+    # It must not give up a connection to a slow master: it could make no other.
+    async with gateway_before(own_store_cluster.url, "deny", rules=WITH_EVERYBODYS, timeout_s=5) as gateway:
         async with gateway.under_load(TENANTS):
             await gateway.counted(200)
             victim = own_store_cluster.owner_of("{all}")
