@@ -221,6 +221,7 @@ class ScriptedEngine:
 
     async def start(self, port: int = 0, tls: ssl.SSLContext | None = None, *, host: str = "127.0.0.1") -> None:
         loop = asyncio.get_running_loop()
+        self._closing = False
         self._server = await loop.create_server(
             lambda: Connection(self, len(self.connections)), host=host, port=port, ssl=tls
         )
@@ -230,6 +231,7 @@ class ScriptedEngine:
     async def close(self) -> None:
         """Refuse new connections, cut the open ones, and raise what went wrong in a script."""
         self._server.close()
+        self._closing = True
         for task in self._tasks:
             task.cancel()
         for connection in self.connections:
@@ -266,6 +268,8 @@ class ScriptedEngine:
     def _connected(self, connection: Connection, serving: Coroutine[Any, Any, None]) -> None:
         self.connections.append(connection)
         self._tasks.append(asyncio.create_task(serving))
+        if self._closing:  # it was being accepted
+            connection.reset()
 
     async def _answer(self, request: Received) -> None:
         if request.method == "GET":

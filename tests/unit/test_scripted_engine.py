@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -203,3 +204,16 @@ def test_transcripts_have_the_bytes_of_vllm() -> None:
     captured = capture("vllm/chat_stream_usage")[1]
     assert b"".join(transcript(*["\n"] * 4, finish_reason="length", usage=(19, 4))) == captured
     assert usage_event(19, 4) in captured
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_connection_that_is_being_accepted_while_it_closes_is_cut_too(turns: int) -> None:
+    engine = ScriptedEngine()
+    await engine.start()
+    _, early = await asyncio.open_connection("127.0.0.1", engine.port)
+    with socket.socket() as late:
+        late.connect(("127.0.0.1", engine.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await engine.close()
+    early.close()
