@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def nobody_accepts(port: int = 0) -> Iterator[str]:
+def nobody_accepts(port: int = 0, *, host: str = "127.0.0.1") -> Iterator[str]:
     """Give the URL of a listening socket whose backlog is full."""
     with socket.socket() as full, socket.socket() as queued:
         full.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        full.bind(("127.0.0.1", port))
+        full.bind((host, port))
         full.listen(0)
         queued.connect(full.getsockname())  # fills the backlog
-        yield f"http://127.0.0.1:{full.getsockname()[1]}"
+        yield f"http://{host}:{full.getsockname()[1]}"

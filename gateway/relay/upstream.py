@@ -3,20 +3,22 @@
 import asyncio
 import ssl
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from typing import Protocol
+
+from aiohappyeyeballs import start_connection
 
 from gateway.clock import Clock
 from gateway.outbox import Outbox
 from gateway.relay.connection import Connection
-from gateway.routing.host_names import HostNames
+from gateway.routing.host_names import HostNames, numeric
 from gateway.routing.pool import Pool
 from gateway.routing.replica import Replica
 
 # uvicorn (vLLM, SGLang) closes a connection that was idle for 5 s: ours are given up before that.
 KEEP_IDLE_S = 4.0
-
+# An address that says nothing for so long has the next one tried beside it (RFC 8305, 5 recommends 250 ms).
+NEXT_AFTER_S = 0.25
 
 # How often the time limits of each exchange are looked at. A timer for each would cost every call more than this does.
 LOOK_EVERY_S = 0.1
@@ -79,11 +81,12 @@ class Upstream:
         return connection
 
     async def _connect(self, replica: Replica) -> tuple[asyncio.Transport, Connection]:
-        *others, last = await self._names.addresses(replica.host)
-        for address in others:
-            with suppress(OSError):
-                return await self.loop.create_connection(self._new, address.host, replica.port)
-        return await self.loop.create_connection(self._new, last.host, replica.port)
+        first, *others = await self._names.addresses(replica.host)
+        if not others:
+            return await self.loop.create_connection(self._new, first.host, replica.port)
+        infos = [info for one in (first, *others) for info in numeric(one.host, replica.port)]
+        opened = await start_connection(infos, happy_eyeballs_delay=NEXT_AFTER_S, interleave=1)
+        return await self.loop.create_connection(self._new, sock=opened)
 
     def give_back(self, replica: Replica, connection: Connection) -> None:
         """Keep a connection for the next exchange if it can carry one, else close it."""

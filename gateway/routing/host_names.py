@@ -37,6 +37,11 @@ def _look_up(host: str) -> Sequence[tuple[Any, ...]]:
     return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
 
 
+def numeric(host: str, port: int) -> Sequence[tuple[Any, ...]]:
+    """Return what the system makes of an address, its zone included; nothing is looked up."""
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=_NUMERIC)
+
+
 class HostNames(AbstractResolver):
     """Looks names up. Where that takes long or fails, what was found last holds, but for a name that is gone."""
 

@@ -15,6 +15,7 @@ from gateway.outbox import Outbox
 from gateway.relay.upstream import Upstream
 from gateway.routing.host_names import PATIENCE_S, Address, HostNames
 from gateway.routing.replica import Replica
+from tests.backlog import nobody_accepts
 from tests.deadlines import DEADLINE_S
 
 FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 0))]
@@ -101,15 +102,36 @@ async def test_a_replica_is_reached_at_the_first_of_its_addresses_that_takes_a_c
     upstream = Upstream(SystemClock(), Outbox(asyncio.get_running_loop()), names)
     with socket.create_server(("127.0.0.1", 0)) as engine:
         port = engine.getsockname()[1]
-        entry = PoolEntry.model_validate({"replicas": [f"http://engine.example:{port}"]})
-        replica = Replica(entry.replicas[0], entry)
-        connection = await upstream.connect(replica)
+        connection = await upstream.connect(replica_at(port))
         assert connection.transport is not None
         assert connection.transport.get_extra_info("peername") == ("127.0.0.1", port)
         connection.abort()
         del there[2]
         with pytest.raises(ConnectionRefusedError):
-            await upstream.connect(replica)
+            await upstream.connect(replica_at(port))
+
+
+async def test_an_address_that_says_nothing_holds_up_no_other() -> None:
+    there = ["127.0.0.2", "127.0.0.1"]
+    names = HostNames(lambda _: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in there])
+    upstream = Upstream(SystemClock(), Outbox(asyncio.get_running_loop()), names)
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        port = engine.getsockname()[1]
+        with nobody_accepts(port, host="127.0.0.2"):
+            async with asyncio.timeout(DEADLINE_S):  # the system's own limit is two minutes
+                connection = await upstream.connect(replica_at(port))
+            assert connection.transport is not None
+            assert connection.transport.get_extra_info("peername") == ("127.0.0.1", port)
+            connection.abort()
+            del there[1:]
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await upstream.connect(replica_at(port))
+
+
+def replica_at(port: int) -> Replica:
+    entry = PoolEntry.model_validate({"replicas": [f"http://engine.example:{port}"]})
+    return Replica(entry.replicas[0], entry)
 
 
 async def test_a_name_that_cannot_be_one_is_not_found() -> None:
