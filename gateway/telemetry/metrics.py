@@ -3,7 +3,6 @@
 Labels hold only configured names and words of ours, never a client's or an engine's text. Nothing here does I/O.
 """
 
-import platform
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable
 from functools import partial
@@ -11,9 +10,8 @@ from functools import partial
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-import gateway
 from gateway.admission.observer import Decision
-from gateway.telemetry import buckets
+from gateway.telemetry import buckets, build
 from gateway.telemetry.cells import UNKNOWN, Cells
 from gateway.telemetry.models import ModelNames
 from gateway.telemetry.record import CallRecord
@@ -204,9 +202,8 @@ class Metrics:
             buckets.LOOP_LAG_S,
         )
         self.reloads = Reloads(self.registry)
-        build: Labels = (gateway.__version__, platform.python_version())
-        meaning = "Always 1; the labels say what runs."
-        self._show_gauge("gateway_build_info", meaning, ("version", "python"), lambda: [(build, 1)])
+        runs, meaning = build.labels(), "Always 1; the labels say what runs."
+        self._show_gauge("gateway_build_info", meaning, build.NAMES, lambda: [(runs, 1)])
 
     def record(self, call: CallRecord) -> None:
         """Count one finished call."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from compile_gateway import MODULES
+from gateway.telemetry import build
 from tests.chart import ROOT
 
 pytestmark = pytest.mark.compiled
@@ -23,6 +24,10 @@ def test_every_module_that_is_named_is_imported_compiled(name: str) -> None:
     file = Path(str(import_module(name).__file__))
     assert file.is_relative_to(ROOT / ".compiled")
     assert file.suffix == ".so"
+
+
+def test_operators_see_that_it_is_compiled() -> None:
+    assert dict(zip(build.NAMES, build.labels(), strict=True))["compiled"] == "yes"
 
 
 @pytest.mark.parametrize("pattern", MODULES)
