@@ -16,6 +16,8 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+from tests.ports import free_port
+
 SILENCE = "SILENCE"
 
 
@@ -77,7 +79,7 @@ class DnsServer(asyncio.DatagramProtocol):
 @asynccontextmanager
 async def dns_server() -> AsyncIterator[DnsServer]:
     server, loop = DnsServer(), asyncio.get_running_loop()
-    tcp = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    tcp = await asyncio.start_server(server.serve, "127.0.0.1", free_port())
     port = tcp.sockets[0].getsockname()[1]
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     udp.bind(("127.0.0.1", port))

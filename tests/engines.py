@@ -21,6 +21,7 @@ from typing import Any, cast
 import pytest
 
 from tests.deadlines import DEADLINE_S
+from tests.ports import free_port
 from tests.transcripts import Kind, answer, http, sse, transcript
 
 # How long a test waits for what must happen: far above what it takes, far below a stuck run.
@@ -223,7 +224,7 @@ class ScriptedEngine:
         loop = asyncio.get_running_loop()
         self._closing = False
         self._server = await loop.create_server(
-            lambda: Connection(self, len(self.connections)), host=host, port=port, ssl=tls
+            lambda: Connection(self, len(self.connections)), host=host, port=port or free_port(), ssl=tls
         )
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if tls else 'http'}://{host}:{self.port}"

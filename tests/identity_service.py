@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.clock import Clock, SystemClock
 from tests.identity_provider import SigningKey, b64
+from tests.ports import free_port
 
 PASSPORT = "urn:nscale:params:oauth:token-type:passport"
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -166,8 +167,8 @@ class IdentityService:
         app.router.add_post("/introspect", self._introspect)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        self._port = 0
-        self._origin = ""
+        self._port = free_port()
+        self._origin = f"http://127.0.0.1:{self._port}"
         await self.up()
         return self
 
@@ -178,12 +179,9 @@ class IdentityService:
         await self._runner.cleanup()
 
     async def up(self) -> None:
-        """Listen, at the port of the last time."""
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
-        await site.start()
-        self._site = site
-        host, self._port = self._runner.addresses[0][:2]
-        self._origin = f"http://{host}:{self._port}"
+        """Listen."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
+        await self._site.start()
 
     async def down(self) -> None:
         """Refuse connections from now on, and close those that are there."""

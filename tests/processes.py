@@ -19,7 +19,7 @@ from gateway.cli import main
 from gateway.clock import SystemClock
 from gateway.identity import development
 from tests.doors import Reply, Samples
-from tests.store_server import free_port
+from tests.ports import free_port
 from tests.zygote import Forked, Zygote
 
 ROOT = Path(__file__).parent.parent

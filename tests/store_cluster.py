@@ -13,7 +13,8 @@ import redis
 from redis.crc import key_slot
 
 from gateway.clock import SystemClock
-from tests.store_server import StoreServer, free_port
+from tests.ports import free_port
+from tests.store_server import StoreServer
 
 SLOTS = 16384
 

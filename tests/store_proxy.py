@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Literal
 
+from tests.ports import free_port
+
 Loss = Literal["swallow", "hang up"]
 
 
@@ -82,7 +84,7 @@ class StoreProxy:
 @asynccontextmanager
 async def proxy_before(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[StoreProxy]:
     proxy = StoreProxy(port)
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=tls)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", free_port(), ssl=tls)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

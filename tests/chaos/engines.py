@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.processes import Processes, Running
-from tests.store_server import free_port
 
 
 @dataclass

@@ -14,7 +14,7 @@ from tests.certificates import certified
 from tests.doors import CHAT, COMPLETIONS, MODEL, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, never
 from tests.envelope import BAD_REQUEST, SERVER_ERROR, error_of
-from tests.store_server import free_port
+from tests.ports import free_port
 from tests.transcripts import http
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -15,8 +15,8 @@ import pytest
 from gateway.clock import SystemClock
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine, script
+from tests.ports import free_port
 from tests.processes import Processes, Running, until
-from tests.store_server import free_port
 from tests.transcripts import answer, http, sse, transcript
 
 pytestmark = pytest.mark.alone

@@ -8,7 +8,8 @@ import yaml
 from click.testing import CliRunner, Result
 
 from gateway import cli
-from tests.store_server import StoreServer, free_port
+from tests.ports import free_port
+from tests.store_server import StoreServer
 
 RULES = [
     {"name": "few", "per": ["key"], "requests": 1, "window": "day"},

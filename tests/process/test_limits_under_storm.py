@@ -15,8 +15,9 @@ from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine
 from tests.leaving import client_of
+from tests.ports import free_port
 from tests.store_proxy import StoreProxy, proxy_before
-from tests.store_server import StoreServer, free_port
+from tests.store_server import StoreServer
 from tests.transcripts import http
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}

@@ -12,8 +12,9 @@ from click.testing import CliRunner, Result
 
 from gateway import cli
 from tests.engines import ScriptedEngine
+from tests.ports import free_port
 from tests.processes import Processes, Running, run, until
-from tests.store_server import StoreServer, free_port
+from tests.store_server import StoreServer
 
 # What an operator is promised.
 EFFECTIVE_WITHIN_S = 2.0

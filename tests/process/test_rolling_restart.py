@@ -11,9 +11,10 @@ from typing import Any
 
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine
+from tests.ports import free_port
 from tests.processes import Processes, Running, run, until
 from tests.raw_client import RawClient, raw_client
-from tests.store_server import StoreServer, free_port
+from tests.store_server import StoreServer
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
 
 CLIENTS = 12

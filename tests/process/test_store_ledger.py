@@ -27,8 +27,9 @@ from tests.limiting import (
     reservation,
     timed_redis,
 )
+from tests.ports import free_port
 from tests.store_kinds import KINDS, timed_kind
-from tests.store_server import StoreServer, free_port
+from tests.store_server import StoreServer
 
 DAILY = limit("day", 10)
 TODAY = "2026-11-29"

@@ -21,8 +21,9 @@ from gateway.errors import RateLimited
 from gateway.identity.principal import Principal
 from tests.deadlines import DEADLINE_S
 from tests.limiting import NOON_US, RETENTION_S, SECOND, Remembering, SetClock, limit, reservation
+from tests.ports import free_port
 from tests.store_proxy import proxy_before
-from tests.store_server import StoreServer, free_port, running_server, shared_store_server, store_server  # noqa: F401 fixtures
+from tests.store_server import StoreServer, running_server, shared_store_server, store_server  # noqa: F401 fixtures
 
 EVERY_KIND = (
     limit("bucket", 10),

@@ -15,10 +15,11 @@ from gateway.admission.settings.settings import NEVER, Change, Kept, Settings
 from gateway.admission.store import Store, StoreUnavailable
 from gateway.clock import SystemClock
 from tests.limiting import LEASE_S, RETENTION_S, Remembering, limit, reservation
+from tests.ports import free_port
 from tests.store_kinds import KINDS
 from tests.store_proxy import proxy_before
 from tests.store_sentinel import StoreSentinels, shared_store_sentinels, store_sentinels  # noqa: F401 fixtures
-from tests.store_server import StoreServer, free_port
+from tests.store_server import StoreServer
 
 KEY = "gw:{colours}:settings"
 

@@ -13,10 +13,11 @@ import pytest
 from gateway.clock import SystemClock
 from tests.doors import CHAT
 from tests.engines import ScriptedEngine
+from tests.ports import free_port
 from tests.processes import Processes, Running, run, run_here, until
 from tests.store_cluster import StoreCluster
 from tests.store_sentinel import StoreSentinels
-from tests.store_server import StoreServer, free_port
+from tests.store_server import StoreServer
 from tests.transcripts import answer, http, sse, transcript
 
 AnyStore = StoreServer | StoreSentinels | StoreCluster
