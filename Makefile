@@ -8,8 +8,8 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := install --no-deps --require-hashes --requirement
 # Compiled modules are kept, whatever the environment says: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests wait more than they compute: half as many processes again as there are cores, and four at most.
-PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 3 ? 4 : $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Tests wait more than they compute: twice as many processes as there are cores, and four at most.
+PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 2 ? 4 : 2 )))
 # What is run with this imports the compiled package, as do the processes that it starts.
 COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled:$(CURDIR)
 # Looked for in these files only: collecting all of them takes five seconds.

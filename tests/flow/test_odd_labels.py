@@ -162,7 +162,7 @@ async def test_what_others_name_makes_no_series(open_door: OpenDoor, scripted_en
                 found[label].add(value)
     assert found.pop("tenant") == {"acme", *[f"tenant-{number}" for number in range(TENANTS - 1)], "other", "unknown"}
     assert found.pop("replica") == {scripted_engine.url.removeprefix("http://")}
-    for own in ("le", "version", "python", "implementation", "major", "minor", "patchlevel"):
+    for own in ("le", "version", "python", "compiled", "implementation", "major", "minor", "patchlevel"):
         found.pop(own)
     odd_ones = {label: values - ALLOWED.get(label, set()) for label, values in found.items()}
     assert not any(odd_ones.values()), odd_ones
