@@ -8,14 +8,16 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := install --no-deps --require-hashes --requirement
 # Compiled modules are kept, whatever the environment says: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests wait more than they compute: twice as many processes as there are cores, and four at most.
-PROCESSES := $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) >= 2 ? 4 : 2 )))
+# Tests wait more than they compute: one process more than there are cores, two where nothing is compiled meanwhile.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+PROCESSES := $(shell echo $$(( $(CORES) > 3 ? 4 : $(CORES) + 1 )))
+MORE_PROCESSES := $(shell echo $$(( $(CORES) > 2 ? 4 : $(CORES) + 2 )))
 # What is run with this imports the compiled package, as do the processes that it starts.
 COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled:$(CURDIR)
 # Looked for in these files only: collecting all of them takes five seconds.
 MARKED_COMPILED = $(shell grep -rl --include='*.py' 'pytestmark = pytest.mark.compiled' tests)
 ALONE = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
-PARALLEL := -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+PARALLEL := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # What pytest ends with where PYTEST_ARGS leave no test of a kind.
 NO_TESTS := 5
 
@@ -37,11 +39,11 @@ test: environments  ## all tests, with a real Redis-protocol server, llama.cpp, 
 	@# Compiled meanwhile: tests wait more than they compute.
 	@$(MAKE) --no-print-directory --jobs 2 test-source compiled
 	@# Files that take long first: at the end they would be waited for.
-	$(COMPILED) $(BIN)/pytest $(PARALLEL) -m "compiled" $(or $(PYTEST_ARGS),$(MARKED_COMPILED) tests/flow) || [ $$? -eq $(NO_TESTS) ]
+	$(COMPILED) $(BIN)/pytest -n $(MORE_PROCESSES) $(PARALLEL) -m "compiled" $(or $(PYTEST_ARGS),$(MARKED_COMPILED) tests/flow) || [ $$? -eq $(NO_TESTS) ]
 	$(BIN)/pytest -m alone $(or $(PYTEST_ARGS),$(ALONE)) || [ $$? -eq $(NO_TESTS) ]
 
 test-source:
-	$(BIN)/pytest $(PARALLEL) -m "not alone and not compiled" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
+	$(BIN)/pytest -n $(PROCESSES) $(PARALLEL) -m "not alone and not compiled" $(PYTEST_ARGS) || [ $$? -eq $(NO_TESTS) ]
 
 check: install  ## format, lint, types, import order
 	$(BIN)/ruff format --check .
