@@ -109,7 +109,7 @@ async def test_one_sick_replica_costs_its_neighbours_nothing(
             for result in ({}, {"result": "answered"})
         ]
         failed = all_that_met_it - answered
-        assert 0 < failed <= (len(taken) / 2 if how in SLOW else 2 * FAILURES)
+        assert failed <= (len(taken) / 2 if how in SLOW else 2 * FAILURES)  # none, where probes find it first
         assert sum(seconds > LIMIT_S - 0.05 for seconds in taken) <= failed  # nobody waits who did not meet it
         assert max(taken) < 2 * LIMIT_S + 0.5
         if how != "fails with a green health":
