@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor
 from tests.engines import ScriptedEngine, reset, script
+from tests.load import until
 from tests.transcripts import answer, http
 
 MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
@@ -45,12 +45,7 @@ async def asked_by(door: Door, engines: list[ScriptedEngine], body: dict[str, An
 
 async def all_asked(engines: list[ScriptedEngine], calls: int) -> None:
     """Wait until so many calls have come to the engines, together."""
-    async with asyncio.timeout(DEADLINE_S):
-        while sum(len(engine.requests) for engine in engines) < calls:
-            waiting = [asyncio.create_task(engine.asked(len(engine.requests) + 1)) for engine in engines]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in waiting:
-                task.cancel()
+    await until(lambda: sum(len(engine.requests) for engine in engines) >= calls)
 
 
 async def test_least_requests_asks_whom_nobody_asks(open_door: OpenDoor, engines: list[ScriptedEngine]) -> None:

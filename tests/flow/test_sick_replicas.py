@@ -27,7 +27,8 @@ EVERY_S = 0.01
 PROBED_S = 0.1
 POOL: dict[str, Any] = {
     "timeouts": dict.fromkeys(("connect", "first_byte", "answer"), f"{LIMIT_S}s"),
-    "health": {"interval": f"{PROBED_S}s", "unhealthy_after": 2},
+    # After so many, calls have met it first: each waits for the one before, however late a busy machine is.
+    "health": {"interval": f"{PROBED_S}s", "unhealthy_after": 4},
     "breaker": {"failures": FAILURES, "window": "30s", "open_for": "500ms"},
     "slow_start": "0s",
 }
@@ -109,7 +110,7 @@ async def test_one_sick_replica_costs_its_neighbours_nothing(
             for result in ({}, {"result": "answered"})
         ]
         failed = all_that_met_it - answered
-        assert failed <= (len(taken) / 2 if how in SLOW else 2 * FAILURES)  # none, where probes find it first
+        assert 0 < failed <= (len(taken) / 2 if how in SLOW else 2 * FAILURES)
         assert sum(seconds > LIMIT_S - 0.05 for seconds in taken) <= failed  # nobody waits who did not meet it
         assert max(taken) < 2 * LIMIT_S + 0.5
         if how != "fails with a green health":
