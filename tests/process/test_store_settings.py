@@ -114,14 +114,18 @@ async def test_a_store_that_is_not_there_and_a_key_that_is_not_ours_say_why(stor
         await settings.close()
 
 
-async def test_whose_connection_is_lost_does_not_take_the_next_one_from_others(store_server: StoreServer) -> None:
+async def test_who_loses_a_connection_takes_neither_theirs_nor_the_next_one_from_others(
+    store_server: StoreServer,
+) -> None:
     async with proxy_before(store_server.port) as proxy:
         settings = RedisSettings(proxy.url, "colours")
         await settings.change([Change("a", b"1")])
         proxy.delay_s = 0.05
-        for _ in range(3):
+        for lost in range(1, 4):
             proxy.lose("hang up")
             assert await asyncio.gather(*[settings.read() for _ in range(4)]) == [await settings.read()] * 4
+            # One was there, three are new, and one that is lost is made good by one.
+            assert proxy.connections == 1 + 4 * lost
         await settings.close()
 
 

@@ -1,4 +1,4 @@
-"""Settings in the limit store: one hash, so one slot of a cluster, on a connection of its own.
+"""Settings in the limit store: one hash, so one slot of a cluster, on connections of its own.
 
 No call waits behind it. Its field `version` is written in the step that changes any other.
 """
@@ -6,7 +6,9 @@ No call waits behind it. Its field `version` is written in the step that changes
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from importlib import resources
 from typing import TypeVar
 
@@ -29,13 +31,29 @@ _VERSION = "version"
 _Reply = TypeVar("_Reply")
 
 
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """A client, and how many questions are on it: it is closed when others are to ask another and the last has ended.
+
+    To close it under a question would cost that question its connection too, or leave open the one it makes then.
+    """
+
+    client: Redis
+    asking: int = 0
+
+    async def close(self) -> None:
+        """Hang up. A server that hangs may not let it do so well."""
+        with suppress(*FAILURES):
+            await self.client.aclose()
+
+
 class RedisSettings:
     """A `Settings` in the store at `url`, under the key `gw:{<name>}:settings`, which never expires."""
 
     def __init__(self, url: str, name: str) -> None:
         self._url = store_url.parse(url)
         self._key = f"gw:{{{name}}}:settings"
-        self._client: Redis | None = None
+        self._shared: _Shared | None = None
         self._turn = asyncio.Lock()  # whoever comes while one finds the server takes what that one found
         self._script = resources.files("gateway.admission.redis").joinpath("settings.lua").read_text(encoding="utf-8")
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
@@ -81,10 +99,10 @@ class RedisSettings:
         await self._write(kept.version, changes, only_where_lost=True)
 
     async def close(self) -> None:
-        """Disconnect."""
-        connected, self._client = self._client, None
-        if connected is not None:
-            await connected.aclose()
+        """Disconnect, when what is being asked has been answered."""
+        shared, self._shared = self._shared, None
+        if shared is not None and not shared.asking:
+            await shared.close()
 
     async def _write(self, version: bytes, changes: Sequence[Change], *, only_where_lost: bool) -> None:
         words: list[bytes | str | int] = [version, int(only_where_lost)]
@@ -100,22 +118,32 @@ class RedisSettings:
             await server.evalsha(self._sha, 1, self._key, *words)
 
     async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
-        """Return the server's reply, on the connection that there is or, after a failure, on a new one."""
+        """Return the server's reply, on a connection that there is or, after a failure, on a new one."""
         sent = 0
         while True:
-            server = None
             try:
-                server = await self._connected()
-                return await question(server)
+                async with self._server() as server:
+                    return await question(server)
             except FAILURES as error:
-                if server is self._client:  # else somebody has found another already, and may be asking it
-                    await self.close()
                 sent += 1
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
 
-    async def _connected(self) -> Redis:
+    @asynccontextmanager
+    async def _server(self) -> AsyncIterator[Redis]:
+        """Lend the client to one question. Where that fails, who comes next gets another."""
         async with self._turn:
-            if self._client is None:
-                self._client = await client_of(self._key, self._url, within_s=_WITHIN_S)
-            return self._client
+            if self._shared is None:
+                self._shared = _Shared(await client_of(self._key, self._url, within_s=_WITHIN_S))
+            shared = self._shared
+        shared.asking += 1
+        try:
+            yield shared.client
+        except FAILURES:
+            if shared is self._shared:
+                self._shared = None
+            raise
+        finally:
+            shared.asking -= 1
+            if shared is not self._shared and not shared.asking:
+                await shared.close()
