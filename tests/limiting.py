@@ -1,8 +1,9 @@
 """What tests of admission share: limits by the line, an observer that remembers, stores whose time the test sets."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,8 +18,9 @@ from gateway.admission.redis.store import RedisStore
 from gateway.admission.redis.two_steps import InTwoSteps
 from gateway.admission.reservation import Reservation
 from gateway.admission.rules import EVERYBODY
-from gateway.admission.store import Store
+from gateway.admission.store import Store, StoreUnavailable
 from gateway.clock import SystemClock
+from tests.deadlines import DEADLINE_S
 from tests.store_cluster import StoreCluster
 from tests.store_server import StoreServer
 
@@ -183,6 +185,16 @@ class TimedStore:
         ][:-1]
 
 
+async def until_asked(ask: Callable[[], Awaitable[None]]) -> None:
+    """Wait until the store is there: sentinels and nodes have a second to answer, which on a busy machine may pass."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            with suppress(StoreUnavailable):
+                await ask()
+                return
+            await asyncio.sleep(0.02)
+
+
 @asynccontextmanager
 async def timed_memory() -> AsyncIterator[TimedStore]:
     clock = SetClock()
@@ -221,7 +233,7 @@ async def timed_cluster(cluster: StoreCluster) -> AsyncIterator[TimedStore]:
         set_us(NOON_US)
         store.start()
         try:
-            await delivered()  # it knows the nodes: settlements go ahead of what is asked from now on
+            await until_asked(delivered)  # it knows the nodes: settlements go ahead of what is asked from now on
             yield TimedStore(store, set_us, delivered)
         finally:
             await store.close()
@@ -251,6 +263,7 @@ async def timed_redis(server: StoreServer, url: str | None = None) -> AsyncItera
         set_us(NOON_US)
         store.start()
         try:
+            await until_asked(in_order)
             yield TimedStore(store, set_us, in_order)
         finally:
             await store.close()

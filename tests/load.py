@@ -19,6 +19,7 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import LimitsUnavailable, TooMany
 from gateway.identity.principal import Principal
+from tests.deadlines import STORE_TIMEOUT_S
 from tests.limiting import Remembering
 
 CLOCK = SystemClock()
@@ -117,7 +118,7 @@ async def gateway_before(
     *,
     rules: tuple[config.Rule, ...] = RULES,
     journal: Path | None = None,
-    timeout_s: float = 0.2,
+    timeout_s: float = STORE_TIMEOUT_S,
     events: config.Events | None = None,
 ) -> AsyncIterator[Gateway]:
     observer = Remembering()

@@ -18,8 +18,9 @@ SLOTS = 16384
 # Half a minute of looks, and however long nodes take to answer them.
 _LOOK_EVERY_S, _LOOKS = 0.02, 1500
 
-# A node that is silent for so long is failed over; a master that hears no majority for so long stops to serve.
-NODE_TIMEOUT_MS = 600
+# A node that is silent for so long is failed over; a master that hears no majority for so long stops to serve. Where
+# nobody is to take over, and until all know each other, nodes wait for longer than a busy machine can stand still.
+NODE_TIMEOUT_MS, PATIENT_MS = 600, 15_000
 
 
 class StoreCluster:
@@ -53,10 +54,17 @@ class StoreCluster:
         for master, replica in zip(self.masters, self.replicas, strict=bool(self.replicas)):
             ask(replica, "CLUSTER", "REPLICATE", self.id_of(master))
         self.wait_until_whole()
+        if self.replicas:
+            self.configure("cluster-node-timeout", NODE_TIMEOUT_MS)
 
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
+
+    def configure(self, name: str, value: str | int) -> None:
+        """Have all nodes know an option by this value."""
+        for node in self.nodes:
+            ask(node, "CONFIG", "SET", name, value)
 
     def wait_until_whole(self) -> None:
         """Wait until every slot has a master, in every node's eyes, and every replica follows one."""
@@ -161,7 +169,7 @@ class StoreCluster:
             "--cluster-enabled": "yes",
             "--cluster-port": str(bus_port),
             "--cluster-config-file": f"nodes-{number}.conf",
-            "--cluster-node-timeout": str(NODE_TIMEOUT_MS),
+            "--cluster-node-timeout": str(PATIENT_MS),
             "--cluster-replica-validity-factor": "0",
             "--cluster-migration-barrier": "99",
             "--repl-diskless-sync-delay": "0",

@@ -24,8 +24,8 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import LimitsUnavailable, TooMany
 from gateway.identity.principal import Principal
-from tests.deadlines import DEADLINE_S
-from tests.limiting import Remembering, SetClock, TimedStore
+from tests.deadlines import DEADLINE_S, STORE_TIMEOUT_S
+from tests.limiting import Remembering, SetClock, TimedStore, reservation, until_asked
 from tests.store_kinds import KINDS, timed_kind
 from tests.store_proxy import Loss, proxy_before
 from tests.store_server import StoreServer
@@ -311,7 +311,7 @@ async def gateway(
     store = RedisStore(
         url,
         CLOCK,
-        timeout_s=0.1,
+        timeout_s=STORE_TIMEOUT_S,
         lease_s=30,
         retention_s=86_400,
         observer=observer,
@@ -328,6 +328,7 @@ async def gateway(
     world = Journaled(limits, store)
     store.start()
     try:
+        await until_asked(lambda: store.renew([reservation("nobody")]))
         connecting = await world.admit(PLACES[0], "connecting")
         assert connecting is not None
         connecting.settle(None)

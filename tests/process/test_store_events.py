@@ -20,7 +20,7 @@ from gateway.admission.ledger.account import Account
 from gateway.admission.redis.store import RedisStore
 from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
-from tests.deadlines import DEADLINE_S
+from tests.deadlines import DEADLINE_S, STORE_TIMEOUT_S
 from tests.doors import CHAT, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.limiting import ACCOUNT, RETENTION_S, TAG, Remembering, limit, reservation
@@ -47,7 +47,7 @@ async def connected(
     store = RedisStore(
         url,
         SystemClock(),
-        timeout_s=0.3,
+        timeout_s=STORE_TIMEOUT_S,
         lease_s=30,
         retention_s=RETENTION_S,
         observer=observer,

@@ -18,7 +18,7 @@ from gateway.calls.usage import Usage
 from gateway.clock import SystemClock
 from gateway.errors import TooMany
 from gateway.identity.principal import Principal
-from tests.deadlines import DEADLINE_S
+from tests.deadlines import DEADLINE_S, STORE_TIMEOUT_S
 from tests.journals import booked, call, gateway_with, lines, lines_and_files, pending, until, used
 from tests.limiting import Remembering, limit, reservation
 from tests.processes import Processes, run
@@ -33,7 +33,9 @@ CALLS = limit("month", 10**9, rule="calls", measure="requests")
 @asynccontextmanager
 async def connected(url: str, directory: Path, observer: Remembering) -> AsyncIterator[tuple[RedisStore, Journal]]:
     journal = Journal(directory, CLOCK, dropped=observer.settlement_dropped)
-    store = RedisStore(url, CLOCK, timeout_s=1, lease_s=30, retention_s=86_400, observer=observer, backlog=journal)
+    store = RedisStore(
+        url, CLOCK, timeout_s=STORE_TIMEOUT_S, lease_s=30, retention_s=86_400, observer=observer, backlog=journal
+    )
     store.start()
     try:
         yield store, journal

@@ -13,9 +13,10 @@ from gateway.admission.redis.store import RedisStore
 from gateway.admission.reservation import Reservation
 from gateway.admission.store import StoreUnavailable
 from tests.certificates import certified
-from tests.limiting import RETENTION_S, Remembering, limit, reservation
+from tests.deadlines import STORE_TIMEOUT_S
+from tests.limiting import RETENTION_S, Remembering, limit, reservation, until_asked
 from tests.load import CLOCK
-from tests.store_cluster import StoreCluster, ask, running_cluster, wait_until
+from tests.store_cluster import NODE_TIMEOUT_MS, StoreCluster, ask, running_cluster, wait_until
 from tests.store_sentinel import MASTER, running_sentinels
 from tests.store_server import StoreServer
 from tests.store_tls import either_way_before
@@ -24,10 +25,14 @@ TENANTS = [f"tenant-{number}" for number in range(20)]
 
 
 @asynccontextmanager
-async def connected(url: str) -> AsyncIterator[RedisStore]:
-    store = RedisStore(url, CLOCK, timeout_s=1, lease_s=30, retention_s=RETENTION_S, observer=Remembering())
+async def connected(url: str, *, there: bool = True) -> AsyncIterator[RedisStore]:
+    store = RedisStore(
+        url, CLOCK, timeout_s=STORE_TIMEOUT_S, lease_s=30, retention_s=RETENTION_S, observer=Remembering()
+    )
     store.start()
     try:
+        if there:
+            await until_asked(lambda: store.renew([reservation("nobody")]))
         yield store
     finally:
         await store.close()
@@ -60,7 +65,7 @@ async def test_sentinels_and_the_master_that_they_name_are_spoken_to_in_tls(tmp_
             assert asked.plain == 0
             assert min(asked.encrypted, master.encrypted) >= 1
             before = master.encrypted
-            async with connected(f"rediss+sentinel://localhost:{where}") as store:
+            async with connected(f"rediss+sentinel://localhost:{where}", there=False) as store:
                 with pytest.raises(StoreUnavailable):
                     await store.reserve(call_of("tenant", "refused"))
             assert master.encrypted == before  # whom nobody vouches for is not believed who the master is
@@ -84,13 +89,14 @@ async def test_every_node_of_a_cluster_is_spoken_to_in_tls(tmp_path: Path) -> No
             await counts(store)
         assert [door.plain for door in doors] == [0, 0, 0]
         assert min(door.encrypted for door in doors) >= 1
-        async with connected(f"rediss+cluster://localhost:{doors[0].port}?{options}") as store:
+        async with connected(f"rediss+cluster://localhost:{doors[0].port}?{options}", there=False) as store:
             with pytest.raises(StoreUnavailable):
                 await store.reserve(call_of("tenant", "refused"))
 
 
 def _announce(cluster: StoreCluster, ports: list[int]) -> None:
     """Have all nodes name each other by other ports."""
+    cluster.configure("cluster-node-timeout", NODE_TIMEOUT_MS)  # they tell each other as often
     for node, port in zip(cluster.nodes, ports, strict=True):
         ask(node, "CONFIG", "SET", "cluster-announce-port", port)
     wait_until(lambda: all(_announced(node) == set(ports) for node in cluster.nodes))
