@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from gateway.cli import main
 from gateway.clock import SystemClock
 from gateway.identity import development
+from tests.deadlines import DEADLINE_S
 from tests.doors import Reply, Samples
 from tests.ports import free_port
 from tests.zygote import Forked, Zygote
@@ -84,6 +85,14 @@ class Running:
     def log(self) -> str:
         """What it wrote so far, to both streams."""
         return self.log_path.read_text()
+
+    async def says(self, words: str) -> None:
+        """Wait until it has written this: lines may wait a second for company."""
+
+        async def written() -> bool:
+            return words in self.log
+
+        await until(written)
 
     @property
     def pid(self) -> int:
@@ -238,7 +247,7 @@ async def processes(tmp_path: Path, zygote: Zygote | None) -> AsyncIterator[Proc
             await started.stop()
 
 
-async def until(condition: Callable[[], Awaitable[bool]], within_s: float = STOP_S) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], within_s: float = DEADLINE_S) -> None:
     """Wait until `condition` holds."""
     async with asyncio.timeout(within_s):
         while not await condition():

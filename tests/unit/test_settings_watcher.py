@@ -7,6 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+from gateway.admission.redis import settings
+from gateway.admission.settings import watcher
 from gateway.admission.settings.memory import MemorySettings
 from gateway.admission.settings.settings import Change, Kept
 from gateway.admission.settings.watcher import Watcher
@@ -96,6 +98,11 @@ async def test_a_change_is_noticed_by_itself() -> None:
 
     await until(noticed)
     await following.watcher.close()
+
+
+def test_a_start_waits_for_every_time_that_a_store_is_asked() -> None:
+    """Where the first question is lost, the next one is answered before calls are taken."""
+    assert watcher.FIRST_WITHIN_S >= settings._TIMES_SENT * settings._WITHIN_S
 
 
 async def test_a_store_that_is_away_at_the_start_is_followed_when_it_is_there(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 # A quarter of what a change may take until it holds everywhere. Asking takes this process 0.1 ms.
 EVERY_S = 0.5
 
-# A gateway that starts waits so long at most for what holds, before it takes calls.
-FIRST_WITHIN_S = 1.0
+# A gateway that starts waits so long at most for what holds, before it takes calls: also where the first try is lost,
+# which takes a second.
+FIRST_WITHIN_S = 2.0
 
 
 class Watcher:
