@@ -67,6 +67,7 @@ class IdentityService:
     forms: list[dict[str, str]] = field(default_factory=list)
     cookies: list[str] = field(default_factory=list)
     key_sets: int = 0
+    key_set_read_at: float = 0.0  # when it was last asked for
     at_once: int = 0
     most_at_once: int = 0
 
@@ -200,6 +201,7 @@ class IdentityService:
 
     async def _jwks(self, _: web.Request) -> web.Response:
         self.key_sets += 1
+        self.key_set_read_at = self.clock.now()
         await self._answering.wait()
         body = json.dumps({"keys": [key.jwk() for key in self._published]}).encode()
         return web.Response(body=body, headers={"Cache-Control": "no-cache"})

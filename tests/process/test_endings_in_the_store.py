@@ -80,7 +80,9 @@ async def test_after_a_call_that_never_fits_nine_of_a_tenth_run_at_once(
 ) -> None:
     rules = [DAY | {"name": "calls", "requests": 10}, DAY | {"name": "tokens", "tokens": 1000, "count": "output"}]
     for store in ("memory", store_server.url):
-        door = await open_door(scripted_engine.url, limits={"store": store, "plans": {"standard": rules}})
+        door = await open_door(
+            scripted_engine.url, limits={"store": store, "store_timeout": "5s", "plans": {"standard": rules}}
+        )
         assert (await door.post(CHAT, ASK | {"max_tokens": 2000})).status == 429
         go, asked = asyncio.Event(), len(scripted_engine.requests)
         for _ in range(9):

@@ -39,7 +39,7 @@ async def test_whoever_answers_after_failures_is_charged_once(
         big.url,
         models={"small": {"pool": "small", "fallbacks": ["big"]}, "big": {"pool": "main"}},
         pools={"small": {"replicas": [{"url": first.url, "weight": 1000}, second.url]}},
-        limits={"store": store_server.url, "plans": {"standard": RULES}},
+        limits={"store": store_server.url, "store_timeout": "5s", "plans": {"standard": RULES}},
     )
     for engine, failure in zip((first, second), failures, strict=False):
         engine.answer(failure)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.certificates import certified
-from tests.deadlines import DEADLINE_S
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
 from tests.doors import CHAT, Reply
 from tests.engines import Connection, Received, ScriptedEngine, never, plain_answer
 from tests.processes import Loop, Processes, Running, until
@@ -22,7 +22,7 @@ ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content":
 STREAM = ASK | {"stream": True}
 AT_ONCE = 20
 ABORTED, UNREAD, SILENT = 500, 200, 100
-STREAM_S = 0.1
+STREAM_S, EVENTS = 0.1, 20
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ async def engine(
 
 async def slow_stream(_: Received, connection: Connection) -> None:
     """Answer with a stream that takes a while."""
-    events = transcript(*["x"] * 20)
+    events = transcript(*["x"] * EVENTS)
     await connection.send(head())
     for event in events:
         await connection.send(chunked(event))
@@ -80,10 +80,14 @@ async def in_turns(calls: list[Awaitable[Any]]) -> list[Any]:
     return await asyncio.gather(*map(one, calls))
 
 
-async def abort(gateway: Running, call: bytes, after_s: float) -> None:
+async def abort(gateway: Running, call: bytes, after: int) -> None:
+    """Leave amid a stream, after so many of its events; below zero: somewhere before it, as time will have it."""
     async with raw_client(gateway.port) as client:
         await client.send(call)
-        await asyncio.sleep(after_s)
+        if after < 0:
+            await asyncio.sleep(-after * STREAM_S / EVENTS)
+        for _ in range(after):
+            await client.until(b"\n\n")
         client.leave()
 
 
@@ -96,8 +100,8 @@ async def test_calls_that_end_badly_leave_nothing_behind(
     processes: Processes, engine: ScriptedEngine, loop: Loop
 ) -> None:
     config = processes.config(
-        models={"tiny": {"pool": "main"}},
-        pools={"main": {"replicas": [engine.url], "timeouts": {"first_byte": "200ms"}, "health": {"interval": "60s"}}},
+        models={"tiny": {"pool": "main"}, "silent": {"pool": "main", "timeouts": {"first_byte": "200ms"}}},
+        pools={"main": {"replicas": [engine.url], "health": {"interval": "60s"}}},
         limits={"plans": {"standard": [{"name": "at-once", "per": ["key"], "concurrent": 2 * AT_ONCE}]}},
     )
     token = processes.token()
@@ -121,20 +125,21 @@ async def test_calls_that_end_badly_leave_nothing_behind(
     call = f"{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
     chance = random.Random(11)
     engine.default = slow_stream
-    await in_turns([abort(gateway, call, chance.uniform(0, 1.2 * STREAM_S)) for _ in range(ABORTED)])
-    await until(as_many_as_before, within_s=1)
+    await in_turns([abort(gateway, call, chance.randint(-EVENTS // 3, EVENTS)) for _ in range(ABORTED)])
+    await until(as_many_as_before, within_s=PROMPTLY_S)
 
     engine.default = unread_error
     replies = await in_turns([processes.post(gateway, CHAT, ASK, token=token) for _ in range(UNREAD)])
     assert {reply.status for reply in replies} == {502}
     engine.default = silence
-    replies = await in_turns([processes.post(gateway, CHAT, STREAM, token=token) for _ in range(SILENT)])
+    unheard = STREAM | {"model": "silent"}
+    replies = await in_turns([processes.post(gateway, CHAT, unheard, token=token) for _ in range(SILENT)])
     assert {reply.status for reply in replies} == {502}
-    await until(as_many_as_before, within_s=5)  # idle connections are given up after 4 s
+    await until(as_many_as_before, within_s=8)  # idle connections are given up after 4 s
 
     engine.default = Meeting()
     assert {reply.status for reply in await in_turns(good())} == {200}
-    await until(as_many_as_before, within_s=5)  # idle connections are given up after 4 s
+    await until(as_many_as_before, within_s=8)  # idle connections are given up after 4 s
     samples = await gateway.metrics(processes.session)
     assert samples.total("gateway_requests_in_flight") == samples.total("gateway_replica_in_flight") == 0
     assert samples.total("gateway_requests_total", outcome="client_gone") > ABORTED / 2

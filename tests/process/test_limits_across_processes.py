@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import statistics
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from tests.store_server import StoreServer
 from tests.transcripts import answer, chat_role, chunked, head, http
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
-KILLS, KILLS_AMID = 50, 20
-LEASE_S = 1
+KILLS, KILLS_AMID, KILLED_AMID = 50, 20, 4
+# A gateway may stand still between two renewals and has its slots all the same.
+LEASE_S = 2.5
 HOUR = {"per": ["key"], "window": "1h"}
 
 
@@ -34,7 +36,7 @@ async def gateways(
             limits={
                 "store": store.url,
                 "store_timeout": "5s",
-                "lease": f"{LEASE_S}s",
+                "lease": f"{LEASE_S * 1000:.0f}ms",
                 "plans": {"standard": list(rules)},
             },
         )
@@ -155,9 +157,10 @@ async def test_gateways_killed_twenty_times_amid_a_keys_two_streams_give_it_both
     processes: Processes, store_server: StoreServer, scripted_engine: ScriptedEngine
 ) -> None:
     slots = {"name": "slots", "per": ["key"], "concurrent": 2}
-    both = await gateways(processes, store_server, scripted_engine, slots, modules=("tests.again",) * 2)
+    modules = ("tests.again",) * KILLED_AMID
+    all_of_them = await gateways(processes, store_server, scripted_engine, slots, modules=modules)
     scripted_engine.default = streams_go_on
-    clock = asyncio.get_running_loop()
+    clock, took_s = asyncio.get_running_loop(), list[float]()
 
     async def two_at_once(running: Running, token: str) -> list[aiohttp.ClientResponse]:
         """Return two streams that run on."""
@@ -182,18 +185,20 @@ async def test_gateways_killed_twenty_times_amid_a_keys_two_streams_give_it_both
     async def killed(running: Running, key: str) -> list[aiohttp.ClientResponse]:
         token = processes.token(key=key)
         streams = await two_at_once(running, token)
-        for _ in range(KILLS_AMID // len(both)):
+        for _ in range(KILLS_AMID // KILLED_AMID):
             assert (await processes.post(running, CHAT, ASK, token=token)).status == 429
             os.kill(child_of(running), signal.SIGKILL)
             at_s = clock.time()
             for stream in streams:
                 stream.close()
             streams = await asyncio.wait_for(two_at_once(running, token), DEADLINE_S)
-            assert clock.time() - at_s < LEASE_S + 2
+            took_s.append(clock.time() - at_s)
         return streams
 
-    left = await asyncio.gather(*[killed(one, f"key-{number}") for number, one in enumerate(both)])
+    left = await asyncio.gather(*[killed(one, f"key-{number}") for number, one in enumerate(all_of_them)])
+    assert statistics.median(took_s) < LEASE_S + 2
+    assert max(took_s) < LEASE_S + 4  # for one of them the machine may have stood still
     with store_server.client() as client:
-        assert [client.zcard(key) for key in client.scan_iter("gw:*slots*")] == [2, 2]
+        assert [client.zcard(key) for key in client.scan_iter("gw:*slots*")] == [2] * KILLED_AMID
     for stream in (one for streams in left for one in streams):
         stream.close()

@@ -24,7 +24,7 @@ ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content":
 CLOCK = SystemClock()
 State = Literal["stopped", "frozen", "no such name", "down at the start"]
 STATES: tuple[State, ...] = ("stopped", "frozen", "no such name", "down at the start")
-TIMEOUT_S = 0.1
+TIMEOUT_S, AT_ONCE_S = 3.0, 2.0  # the latter also on a machine that stands still for a moment
 ABORTS = 2000
 
 
@@ -38,6 +38,12 @@ async def opened(
         door = await open_door(engine.url, limits={"store": proxy.url, "store_timeout": "5s", **plans, **limits})
         yield door, proxy
         await door.gateway.stop()  # while the proxy is there
+
+
+def connected(server: StoreServer) -> list[str]:
+    """Return which connections calls are counted on; those for settings run no scripts."""
+    with server.client() as client:
+        return [one["id"] for one in client.client_list() if one["cmd"] == "evalsha"]
 
 
 async def test_of_two_thousand_that_hang_up_while_they_are_reserved_nobody_else_notices(
@@ -64,16 +70,16 @@ async def test_of_two_thousand_that_hang_up_while_they_are_reserved_nobody_else_
         few = door.token(key="few")
         assert (await door.post(CHAT, ASK)).status == 200
         proxy.delay_s = 0.04  # an answer comes after one to two of it
-        with store_server.client() as client:
-            connected = [one["id"] for one in client.client_list()]
-            storm = [asyncio.create_task(leave(door)) for _ in range(ABORTS)]
-            calls: list[asyncio.Task[Reply]] = []
-            while not all(one.done() for one in storm):
-                calls.append(asyncio.create_task(door.post(CHAT, ASK, token=few)))
-                await asyncio.sleep(0.05)
-                assert [one["id"] for one in client.client_list()] == connected
-            replies = [await call for call in calls]
-            await asyncio.gather(*storm)
+        before = connected(store_server)
+        assert len(before) == 1
+        storm = [asyncio.create_task(leave(door)) for _ in range(ABORTS)]
+        calls: list[asyncio.Task[Reply]] = []
+        while not all(one.done() for one in storm):
+            calls.append(asyncio.create_task(door.post(CHAT, ASK, token=few)))
+            await asyncio.sleep(0.05)
+            assert connected(store_server) == before
+        replies = [await call for call in calls]
+        await asyncio.gather(*storm)
         assert len(replies) > 20
         assert Counter(reply.status for reply in replies) == {200: 3, 429: len(replies) - 3}
         assert {reply.headers["x-ratelimit-limit-requests"] for reply in replies} == {"3"}
@@ -92,21 +98,22 @@ async def test_of_a_hundred_whose_deadline_passes_while_they_are_reserved_nobody
     open_door: OpenDoor, scripted_engine: ScriptedEngine, store_server: StoreServer
 ) -> None:
     chance = random.Random(10)
-    key = {"name": "requests", "per": ["key"], "requests": 1000, "window": "1h"}
+    key = {"name": "requests", "per": ["key"], "requests": 1000, "window": "month"}
     entries = {"acme": {"keys": {"few": {"override": {"requests": {"requests": 3}}}}}}
 
-    async def hurry(door: Door) -> int:
+    async def hurry(door: Door, number: int) -> int:
         await asyncio.sleep(chance.random() * 0.5)
-        reply = await door.post(CHAT, ASK, **{"x-request-timeout-ms": str(chance.randint(1, 250))})
+        within_ms = chance.randint(1, 250) if number % 10 else 60_000
+        reply = await door.post(CHAT, ASK, **{"x-request-timeout-ms": str(within_ms)})
         return reply.status
 
     async with opened(open_door, scripted_engine, store_server, key, tenants=entries) as (door, proxy):
         few = door.token(key="few")
         assert (await door.post(CHAT, ASK)).status == 200
-        with store_server.client() as client:
-            connected = len(client.client_list())
+        before = connected(store_server)
+        assert len(before) == 1
         proxy.delay_s = 0.1
-        storm = [asyncio.create_task(hurry(door)) for _ in range(100)]
+        storm = [asyncio.create_task(hurry(door, number)) for number in range(100)]
         replies = [await door.post(CHAT, ASK, token=few) for _ in range(6)]
         statuses = [await one for one in storm]
         assert set(statuses) == {200, 502}
@@ -114,8 +121,7 @@ async def test_of_a_hundred_whose_deadline_passes_while_they_are_reserved_nobody
         assert {reply.headers["x-ratelimit-limit-requests"] for reply in replies} == {"3"}
         samples = await door.idle()
         assert samples.total("gateway_store_failures_total") == 0
-        with store_server.client() as client:
-            assert len(client.client_list()) <= connected + 1
+        assert connected(store_server) == before
         proxy.delay_s = 0
         # Those count for which an engine was asked in time, also where their deadline passed there.
         sent = samples.total("gateway_upstream_attempts_total") - 3
@@ -129,7 +135,12 @@ async def test_of_a_hundred_whose_deadline_passes_while_they_are_reserved_nobody
                 await asyncio.sleep(0.02)
 
 
-@pytest.mark.alone
+async def timed(door: Door) -> tuple[float, Reply]:
+    began = CLOCK.monotonic()
+    reply = await door.post(CHAT, ASK)
+    return CLOCK.monotonic() - began, reply
+
+
 @pytest.mark.parametrize("policy", ["allow", "deny"])
 @pytest.mark.parametrize("state", STATES)
 async def test_a_store_that_is_away_costs_a_steady_load_its_timeout_once(
@@ -148,26 +159,21 @@ async def test_a_store_that_is_away_costs_a_steady_load_its_timeout_once(
     if state == "frozen":
         own_store_server.freeze()
 
-    async def timed() -> tuple[float, Reply]:
-        began = CLOCK.monotonic()
-        reply = await door.post(CHAT, ASK)
-        return CLOCK.monotonic() - began, reply
-
-    calls = []
-    for _ in range(50):
-        calls.append(asyncio.create_task(timed()))
+    calls, later = [asyncio.create_task(timed(door))], []
+    while (await door.metrics()).total("gateway_store_failures_total") == 0:
+        calls.append(asyncio.create_task(timed(door)))
         await asyncio.sleep(0.02)
-    ended = [await call for call in calls]
+    for _ in range(25):
+        later.append(asyncio.create_task(timed(door)))
+        await asyncio.sleep(0.02)
+    ended, waited = [await call for call in [*calls, *later]], len(calls)
     assert {reply.status for _, reply in ended} == {200 if policy == "allow" else 503}
     if policy == "deny":
         assert all("Retry-After" in reply.headers for _, reply in ended)
         assert {reply.error["code"] for _, reply in ended} == {"limits_unavailable"}
-    took = sorted(seconds for seconds, _ in ended)
-    assert took[-1] < TIMEOUT_S + 0.1
-    # Those of one timeout wait for it; then nobody does.
-    waited = sum(seconds > TIMEOUT_S / 2 for seconds in took)
-    assert waited <= TIMEOUT_S / 0.02 + 2
-    assert (await door.metrics()).total("gateway_store_failures_total") > 0
+    # Those of one timeout wait for it, once; then nobody does.
+    assert max(seconds for seconds, _ in ended[:waited]) < 2 * TIMEOUT_S
+    assert max(seconds for seconds, _ in ended[waited:]) < AT_ONCE_S
     assert (await door.get_admin("/readyz")).status == (200 if policy == "allow" else 503)
     if state == "no such name":
         await door.gateway.stop()

@@ -70,7 +70,7 @@ async def storm(gateway: Running, engine: ScriptedEngine, token: str, *, before:
     ]
     await asyncio.gather(*[reader.ask() for reader in readers])
     trickling = [asyncio.create_task(reader.trickle()) for reader in readers[:CLIENTS]]
-    await engine.asked(before + len(readers), within_s=20)
+    await engine.asked(before + len(readers))
     most = 0
     for _ in range(20):
         most = max(most, gateway.memory)
@@ -80,7 +80,7 @@ async def storm(gateway: Running, engine: ScriptedEngine, token: str, *, before:
     await asyncio.wait(trickling)
     for reader in readers:
         reader.close()
-    await asyncio.gather(*[request.connection.gone(within_s=5) for request in engine.requests[before:]])
+    await asyncio.gather(*[request.connection.gone() for request in engine.requests[before:]])
     return most
 
 

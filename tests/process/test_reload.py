@@ -151,7 +151,7 @@ async def test_calls_do_not_notice_that_everything_is_swapped_many_times_a_secon
         swaps = 0
         while not stop.is_set():
             swaps += 1
-            config.write_text(versions[swaps % len(versions)])
+            put(config, versions[swaps % len(versions)])
             if shared and swaps % 4 == 0:
                 await asyncio.sleep(0.3)
             else:
@@ -182,6 +182,13 @@ async def test_calls_do_not_notice_that_everything_is_swapped_many_times_a_secon
     assert gateway.memory <= memory + 8 * 2**20
     assert ("its content changed" in gateway.log) == shared
     assert "Traceback" not in gateway.log
+
+
+def put(config: Path, text: str) -> None:
+    """Write a config as those do who change one that is read at any time: whole, or not yet."""
+    new = config.with_suffix(".new")
+    new.write_text(text)
+    new.replace(config)
 
 
 def version(config: Path, engines: list[ScriptedEngine], number: int, store: dict[str, str]) -> str:

@@ -18,6 +18,8 @@ from tests.store_server import StoreServer
 from tests.transcripts import LAST_CHUNK, chunked, head, transcript
 
 CLIENTS = 12
+# How long who keeps a connection has to be told to leave it: far longer than a stream and the next one take.
+DELAY = "1500ms"
 EVENTS = [chunked(event) for event in transcript(*[f" {number}" for number in range(8)])]
 STREAM: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
@@ -89,7 +91,7 @@ async def test_gateways_on_one_port_are_restarted_in_turn_and_no_client_notices(
     listen = f"127.0.0.1:{free_port()}"
     configs = [
         processes.config(
-            server={"listen": listen, "reuse_port": True, "drain_delay": "400ms"},
+            server={"listen": listen, "reuse_port": True, "drain_delay": DELAY},
             models={"tiny": {"pool": "main"}},
             pools={"main": {"replicas": [scripted_engine.url]}},
         )
@@ -110,7 +112,7 @@ async def test_workers_are_replaced_in_turn_and_no_client_notices(
 ) -> None:
     scripted_engine.default = slowly
     config = processes.config(
-        server={"workers": 2, "drain_delay": "400ms"},
+        server={"workers": 2, "drain_delay": DELAY},
         models={"tiny": {"pool": "main"}},
         pools={"main": {"replicas": [scripted_engine.url]}},
         limits={"store": store_server.url, "store_timeout": "5s", "plans": {"standard": []}},

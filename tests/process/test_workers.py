@@ -167,8 +167,8 @@ async def test_a_killed_worker_is_replaced_and_leaves_its_counts_and_no_gauge(
         stream.close()
     await several.until_total(0, "gateway_streams_open")
     await several.until_total(11 + open_now, "gateway_requests_total")
-    assert f" serves tenants on 127.0.0.1:{several.running.port} by {WORKERS} workers" in several.running.log
-    assert "worker 0 ended (killed: Killed); another starts in 0 s" in several.running.log
+    await several.running.says(f" serves tenants on 127.0.0.1:{several.running.port} by {WORKERS} workers")
+    await several.running.says("worker 0 ended (killed: Killed); another starts in 0 s")
 
 
 async def test_a_gateway_outlives_all_its_workers_and_those_that_come_in_their_place(several: Several) -> None:
