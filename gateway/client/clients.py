@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 from gateway.client.answer import Answer
 from gateway.client.connection import ClientConnection, Handler
@@ -19,6 +18,10 @@ LEAVING_LOOK_EVERY_S = 0.05
 # How long a connection is kept for a request that may be on its way while clients are let go: its client has just
 # connected, or has just had an answer that did not say it was the last. To close in this moment would reset it.
 GRACE_S = 0.5
+# How often is looked until it is over. Not seconds: they pass while this process stands still, and reads nothing.
+_LEAVING_LOOKS = round(GRACE_S / LEAVING_LOOK_EVERY_S) + 2
+# A look that comes so much late says that it did.
+_STOOD_STILL_S = 0.2
 
 
 class Clients:
@@ -51,7 +54,8 @@ class Clients:
         self._leaving = False
         self._idle_s = KEEP_ALIVE_S
         self._every_s = LOOK_EVERY_S
-        self._look = self.loop.call_later(self._every_s, self._look_at_limits)
+        self._put_off = False
+        self._look_again()
 
     def __call__(self) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -100,14 +104,22 @@ class Clients:
 
     def _look_at_limits(self) -> None:
         self.now = self.loop.time()
-        for connection in tuple(self._connections):
-            connection.check_time(
-                self.now, idle_s=self._idle_s, head_s=self._head_timeout_s, write_s=self._write_timeout_s
-            )
+        # Late, because this process stood still: what clients sent meanwhile is to be read first. But once at a time:
+        # where every look is late, limits hold too.
+        self._put_off = not self._put_off and self.now - self._look_due_at > _STOOD_STILL_S
+        if not self._put_off:
+            for connection in tuple(self._connections):
+                connection.check_time(
+                    self.now, idle_s=self._idle_s, head_s=self._head_timeout_s, write_s=self._write_timeout_s
+                )
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._look_due_at = self.loop.time() + self._every_s
         self._look = self.loop.call_later(self._every_s, self._look_at_limits)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S + LEAVING_LOOK_EVERY_S):
-                while not condition():  # noqa: ASYNC110 an event would have to be set by every connection
-                    await asyncio.sleep(LEAVING_LOOK_EVERY_S)
+        for _ in range(_LEAVING_LOOKS):
+            if condition():
+                return
+            await asyncio.sleep(LEAVING_LOOK_EVERY_S)

@@ -1,0 +1,98 @@
+"""Clients that are let go have a grace, which does not pass while the gateway stands still and reads nothing."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from gateway.client.clients import GRACE_S, LEAVING_LOOK_EVERY_S, Clients
+from gateway.outbox import Outbox
+
+
+class Loop:
+    """A loop with one timer, which fires when a test has it fire."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.due_at = 0.0
+        self._then: Callable[[], object]
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, then: Callable[[], object]) -> "Loop":
+        self.due_at, self._then = self.now + delay, then
+        return self
+
+    def cancel(self) -> None:
+        """Forget the timer: the next one takes its place."""
+
+    def fire(self, *, late_s: float = 0.0) -> None:
+        self.now = self.due_at + late_s
+        self._then()
+
+
+class Open:
+    """A transport that tells whether it was closed."""
+
+    closed = False
+
+    def get_extra_info(self, _: str) -> Any:
+        return self
+
+    def setsockopt(self, *_: int) -> None:
+        """Stand in for a socket."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+async def let_go() -> tuple[Loop, Open]:
+    """Return the loop of clients that were just let go, and the transport of one that has just connected."""
+    clients = Clients(
+        never,
+        never,
+        outbox=Outbox(asyncio.get_running_loop()),
+        head_timeout_s=1,
+        write_timeout_s=None,
+        max_field=100,
+    )
+    clients._look.cancel()
+    loop, transport = Loop(), Open()
+    clients.loop = cast(Any, loop)
+    clients().connection_made(cast(asyncio.Transport, transport))
+    clients.let_go()
+    return loop, transport
+
+
+async def test_who_asks_nothing_is_let_go_after_it() -> None:
+    loop, transport = await let_go()
+    for _ in range(round(GRACE_S / LEAVING_LOOK_EVERY_S) - 1):
+        loop.fire()
+        assert not transport.closed
+    for _ in range(2):
+        loop.fire()
+    assert transport.closed
+
+
+async def test_a_look_that_comes_late_is_left_out_and_only_that() -> None:
+    loop, transport = await let_go()
+    loop.fire(late_s=2 * GRACE_S)  # its request may wait to be read
+    assert not transport.closed
+    loop.fire()
+    assert transport.closed
+
+
+async def test_where_every_look_is_late_it_ends_too() -> None:
+    loop, transport = await let_go()
+    for _ in range(2):
+        loop.fire(late_s=2 * GRACE_S)
+    assert transport.closed
+
+
+def never(_: object) -> Any:
+    raise AssertionError("no request came")
