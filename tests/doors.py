@@ -37,7 +37,7 @@ def config_with(*replicas: str, key: Path, **sections: Any) -> dict[str, Any]:
         "auth": {"development_key": str(key)},
         "limits": {"plans": {"standard": []}},
         "models": {MODEL: {"pool": "main", "aliases": ["tiny"], "served_name": "tiny"}},
-        "pools": {"main": {"replicas": list(replicas), "timeouts": {"connect": "1s"}, "health": {"interval": "30s"}}},
+        "pools": {"main": {"replicas": list(replicas), "timeouts": {"connect": "10s"}, "health": {"interval": "30s"}}},
     }
     return _merged(base, sections)
 

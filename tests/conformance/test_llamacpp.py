@@ -124,7 +124,7 @@ async def test_a_client_that_leaves_frees_the_slot(open_door: OpenDoor, llamacpp
         while await busy_slots(door, llamacpp):
             await asyncio.sleep(0.02)
     charged = samples.total("gateway_tokens_total", kind="completion")
-    assert 2 <= charged <= await predicted(door, llamacpp) - before < 100
+    assert 2 <= charged <= await predicted(door, llamacpp) - before < 900
 
 
 async def busy_slots(door: Door, engine: LlamaCpp) -> int:

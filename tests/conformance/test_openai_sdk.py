@@ -125,11 +125,12 @@ async def test_many_streams_at_once(client: openai.AsyncOpenAI, door: Door, engi
 
 
 async def test_a_stream_that_is_left_stops_the_engine(open_door: OpenDoor, open_client: OpenClient) -> None:
-    slow = SimulatedEngine("tiny", tokens_per_second=50)
+    slow = SimulatedEngine("tiny", tokens_per_second=2)
     door = await open_door(f"http://127.0.0.1:{await slow.start()}")
     client = await open_client(door)
     stream = await client.chat.completions.create(model="tiny", messages=HI, max_tokens=5000, stream=True)
-    await anext(stream)
+    while not (await anext(stream)).choices[0].delta.content:
+        pass
     await stream.close()
     samples = await door.until(lambda samples: samples.total("gateway_requests_total", outcome="client_gone") == 1)
     async with asyncio.timeout(PROMPTLY_S):

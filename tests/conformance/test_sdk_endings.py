@@ -135,8 +135,9 @@ async def test_a_broken_ending_is_an_error(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, call: Call, sdk: str, way: str, name: str
 ) -> None:
     steps, code, message = BROKEN[name]
-    scripted_engine.answer(head(), *map(chunked, begun(kind_of(way))), *steps)
-    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": {"idle": "100ms"}}})
+    scripted_engine.answer(in_one_piece(begun(kind_of(way))), *steps)
+    timeouts = {"idle": "100ms"} if name == "a stall" else {}
+    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": timeouts}})
     seen = await call(sdk, way, door, retries=2)
     tells_that(seen.error, code, message)
     broke_after_what_came(seen, sdk, way)
@@ -158,7 +159,7 @@ async def test_a_body_cut_short_is_an_error(
 async def test_a_gateway_that_stops_is_an_error(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, call: Call, sdk: str, way: str
 ) -> None:
-    scripted_engine.answer(head(), *map(chunked, begun(kind_of(way))), never)
+    scripted_engine.answer(in_one_piece(begun(kind_of(way))), never)
     door = await open_door(scripted_engine.url, server={"drain_timeout": "100ms"})
     calling = asyncio.ensure_future(call(sdk, way, door))
     await scripted_engine.asked()
@@ -215,6 +216,11 @@ def token(kind: Kind, text: str, *, index: int = 0, finish_reason: str | None = 
 def begun(kind: Kind) -> list[bytes]:
     """Return the events of an answer that has said " a b"."""
     return [*([chat_role()] if kind == "chat" else []), token(kind, " a"), token(kind, " b")]
+
+
+def in_one_piece(events: list[bytes]) -> bytes:
+    """Return the beginning of an answer as what comes at once: no time limit passes within it."""
+    return head() + b"".join(map(chunked, events))
 
 
 def tells_that(error: Raised | None, code: str | None, message: str) -> None:

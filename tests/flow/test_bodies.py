@@ -15,8 +15,8 @@ LIMIT = 64 * 1024
 BODY = b'{"model":"tiny","messages":[{"role":"user","content":"Hi"}]}'
 CHUNKED = "Transfer-Encoding: chunked"
 RULES = [
-    {"name": "requests", "per": ["key"], "requests": 1000, "window": "1h"},
-    {"name": "tokens", "per": ["key"], "tokens": 1_000_000, "window": "1h"},
+    {"name": "requests", "per": ["key"], "requests": 1000, "window": "366d"},
+    {"name": "tokens", "per": ["key"], "tokens": 1_000_000, "window": "366d"},
     {"name": "at-once", "per": ["key"], "concurrent": 1},
 ]
 

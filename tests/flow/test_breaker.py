@@ -14,6 +14,7 @@ from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine, Step, close, never, reset
 from tests.envelope import SERVER_ERROR, error_of
 from tests.identity_provider import SetClock
+from tests.leaping import leaping
 from tests.transcripts import answer, chat_role, chunked, dumps, error_event, head, http, sse, transcript
 
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -61,7 +62,6 @@ ILL: dict[str, tuple[bool, tuple[Step, ...]]] = {
     "a reset within the head": (False, (b"HTTP/1.1 200 OK\r\nconte", reset)),
     "not HTTP": (False, (b"\x16\x03\x01 not HTTP\r\n\r\n", close)),
     "not an answer": (False, (http(b"It works!"),)),
-    "silence": (False, (never,)),
     "an error in place of the first event": (True, (sse([error_event()]),)),
     "a stream that breaks off": (True, (head(), chunked(chat_role()), reset)),
     "a stream that ends too early": (True, (sse([chat_role()]),)),
@@ -80,14 +80,52 @@ async def test_faults_open_it_whatever_wrong_calls_come_between_and_one_good_ans
     *,
     stream: bool,
 ) -> None:
-    second = await scripted_engines()
-    door = await door_to(open_door, clock, scripted_engine, second, timeouts={"answer": "200ms"})
+    async def fault() -> int:
+        scripted_engine.answer(*steps)
+        return await ask(door, stream=stream)
+
+    door = await door_to(open_door, clock, scripted_engine, await scripted_engines())
+    await opens_and_closes(door, scripted_engine, clock, caplog, fault, stream=stream)
+
+
+@pytest.mark.loops("leaping")
+async def test_so_does_silence(
+    open_door: OpenDoor,
+    scripted_engine: ScriptedEngine,
+    scripted_engines: MoreEngines,
+    clock: SetClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fault() -> int:
+        scripted_engine.answer(never)
+        before, call = len(scripted_engine.requests), asyncio.create_task(ask(door))
+        await scripted_engine.asked(before + 1)
+        await leaping()[0].leap(10.1)
+        return await call
+
+    timeouts = {"answer": "10s"}
+    door = await door_to(open_door, clock, scripted_engine, await scripted_engines(), timeouts=timeouts)
+    await opens_and_closes(door, scripted_engine, clock, caplog, fault, stream=False)
+
+
+async def opens_and_closes(
+    door: Door,
+    scripted_engine: ScriptedEngine,
+    clock: SetClock,
+    caplog: pytest.LogCaptureFixture,
+    fault: Callable[[], Awaitable[int]],
+    *,
+    stream: bool,
+) -> None:
+    """Check that faults open the engine's breaker, though each comes after a wrong call, and a good answer closes it.
+
+    `fault` has a call meet one, and gives the status that its client got.
+    """
     for _ in range(FAULTS):
         assert not await is_open(door, scripted_engine)
         scripted_engine.answer(WRONG)
         assert await ask(door) == 400
-        scripted_engine.answer(*steps)
-        assert await ask(door, stream=stream) == 200
+        assert await fault() == 200
     assert await is_open(door, scripted_engine)
     asked = len(scripted_engine.requests)
     for _ in range(3):

@@ -81,7 +81,7 @@ POINTS = {
 }
 RULES = [
     {"name": "one", "per": ["key"], "concurrent": 1},
-    {"name": "tokens", "per": ["key"], "tokens": 1000, "count": "output", "window": "1h"},
+    {"name": "tokens", "per": ["key"], "tokens": 1000, "count": "output", "window": "366d"},
 ]
 
 

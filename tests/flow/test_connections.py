@@ -2,12 +2,15 @@
 
 import asyncio
 
+import pytest
+
 from gateway.client.head import MAX_HEAD_BYTES
 from gateway.client.request import UNASKED_BYTES
 from tests.deadlines import DEADLINE_S
 from tests.doors import CHAT, Door, OpenDoor
 from tests.engines import ScriptedEngine
 from tests.envelope import BAD_REQUEST, error_of
+from tests.leaping import leaping
 from tests.raw_client import raw_client
 
 BODY = b'{"model":"tiny","messages":[{"role":"user","content":"Hi"}]}'
@@ -45,20 +48,19 @@ async def test_a_head_that_does_not_arrive_in_time_is_refused_and_its_connection
     assert scripted_engine.requests == []
 
 
+@pytest.mark.loops("leaping")
 async def test_a_head_may_wait_behind_an_answer_that_takes_longer(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
     go_on = asyncio.Event()
     scripted_engine.answer(go_on, ANSWER)
-    door = await open_door(scripted_engine.url, requests={"head_timeout": "50ms"})
+    loop, clock = leaping()
+    door = await open_door(scripted_engine.url, clock=clock, requests={"head_timeout": "10s"})
     async with raw_client(door.port) as client:
         second = head(door, len(BODY)) + BODY
         await client.send(head(door, len(BODY)) + BODY + second[:30])
         await scripted_engine.asked()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + 1.5  # a look at the limits comes once a second
-        while loop.time() < until:
-            await asyncio.sleep(0.05)
+        await loop.leap(12)  # a look at the limits comes once a second
         go_on.set()
         assert (await client.answer()).status == 200
         assert (await client.ask(second[30:])).status == 200

@@ -21,15 +21,17 @@ from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, Step, never
 from tests.envelope import BAD_REQUEST, error_of
 from tests.identity_provider import IdentityProvider, SetClock, signing_key
+from tests.leaping import leaping
 from tests.raw_client import RawClient, raw_client
 from tests.transcripts import answer, chat, chat_role, chunked, head
 
 NAME = "x-request-timeout-ms"
+IN_A_WHILE = "15000"
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50}
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 RULES = [
-    {"name": "requests", "per": ["key"], "requests": 1000, "window": "1h"},
-    {"name": "tokens", "per": ["key"], "tokens": 1000, "count": "output", "window": "1h"},
+    {"name": "requests", "per": ["key"], "requests": 1000, "window": "366d"},
+    {"name": "tokens", "per": ["key"], "tokens": 1000, "count": "output", "window": "366d"},
 ]
 WHOLE = answer("chat", "Hello", usage=(3, 1))
 WHOLE_HEAD = head(content_type="application/json", framing="length", length=len(WHOLE))
@@ -68,6 +70,7 @@ async def test_a_call_within_its_deadline_is_answered_and_the_engine_is_not_told
     assert all(request.header(NAME) is None for request in scripted_engine.requests)
 
 
+@pytest.mark.loops("leaping")
 @pytest.mark.parametrize("steps", [(never,), (head(), never), (head(), chunked(b": ping\n\n"), never)])
 async def test_before_the_first_event_it_is_a_502_and_no_replicas_fault(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, steps: tuple[Step, ...]
@@ -75,6 +78,7 @@ async def test_before_the_first_event_it_is_a_502_and_no_replicas_fault(
     await beaten(open_door, scripted_engine, await scripted_engines(), steps, stream=True)
 
 
+@pytest.mark.loops("leaping")
 @pytest.mark.parametrize("steps", [(never,), (WHOLE_HEAD, never), (WHOLE_HEAD, WHOLE[:9], never)])
 async def test_before_a_whole_answer_it_is_a_502_and_no_replicas_fault(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, steps: tuple[Step, ...]
@@ -87,8 +91,14 @@ async def beaten(
 ) -> None:
     first.answer(*steps)
     pool = {"replicas": [{"url": first.url, "weight": 1000}, second.url]}
-    door = await open_door(pools={"main": pool}, limits={"plans": {"standard": RULES}})
-    too_late(await post(door, "200", stream=stream))
+    loop, clock = leaping()
+    door = await open_door(clock=clock, pools={"main": pool}, limits={"plans": {"standard": RULES}})
+    call = asyncio.create_task(post(door, IN_A_WHILE, stream=stream))
+    await first.asked()
+    await loop.leap(9)
+    assert not call.done()
+    await loop.leap(6.1)
+    too_late(await call)
     await first.requests[0].connection.gone(within_s=PROMPTLY_S)
     assert second.requests == []
     samples = await door.idle()
@@ -107,7 +117,7 @@ async def test_after_the_first_event_the_stream_ends_visibly_and_is_charged(
     events = chat_role() + chat(" a") + chat(" b")
     scripted_engine.answer(head(), chunked(events), never)
     door = await open_door(scripted_engine.url)
-    reply = await post(door, "300", stream=True)
+    reply = await post(door, "2000", stream=True)
     assert (reply.status, reply.body[: len(events)]) == (200, events)
     error = json.loads(reply.body.removeprefix(events).removeprefix(b"data: "))["error"]
     assert error["code"] == "upstream_timeout"
@@ -137,7 +147,7 @@ async def test_it_covers_the_wait_for_a_connection(open_door: OpenDoor, scripted
     with nobody_accepts() as url:
         replicas = [{"url": url, "weight": 1000}, scripted_engine.url]
         door = await open_door(pools={"main": {"replicas": replicas, "timeouts": {"connect": "60s"}}})
-        too_late(await post(door, "200"))
+        too_late(await post(door, "2000"))
         samples = await door.idle()
     assert samples.total("gateway_upstream_attempts_total", result="client_deadline") == 1
     assert scripted_engine.requests == []
@@ -186,11 +196,11 @@ async def test_it_covers_the_wait_for_the_store(open_door: OpenDoor, scripted_en
     silent = await asyncio.start_server(lambda _, writer: connections.append(writer), "127.0.0.1", 0)
     async with silent:
         port = silent.sockets[0].getsockname()[1]
-        limits: dict[str, Any] = {"store": f"redis://127.0.0.1:{port}/0", "store_timeout": "3s"}
+        limits: dict[str, Any] = {"store": f"redis://127.0.0.1:{port}/0", "store_timeout": "10s"}
         door = await open_door(scripted_engine.url, limits=limits | {"plans": {"standard": RULES}})
         began = asyncio.get_running_loop().time()
         too_late(await post(door, "200"))
-        assert asyncio.get_running_loop().time() < began + 1.5
+        assert asyncio.get_running_loop().time() < began + PROMPTLY_S
         assert scripted_engine.requests == []
         for connection in connections:
             connection.close()

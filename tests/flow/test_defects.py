@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
@@ -84,10 +85,18 @@ async def test_a_defect_in_a_background_task_is_told_and_the_task_begins_anew(
 ) -> None:
     door = await open_door(scripted_engine.url, pools={"main": {"health": {"interval": "50ms"}}})
     pool = door.gateway._pools["main"]
-    health, pool.health = pool.health, None  # type: ignore[assignment] # what a defect may leave
+    health = pool.health
+
+    class Once:
+        """What a defect may leave: whoever looks at it fails, and nobody after that."""
+
+        def __getattr__(self, name: str) -> Any:
+            pool.health = health
+            raise AttributeError(name)
+
+    pool.health = Once()  # type: ignore[assignment]
     samples = await door.until(lambda s: s.total("gateway_background_failures_total") == 1)
     assert samples.total("gateway_replica_up") == 1
-    pool.health = health
     probed = len(scripted_engine.probes)
     async with asyncio.timeout(DEADLINE_S):
         while len(scripted_engine.probes) < probed + 3:

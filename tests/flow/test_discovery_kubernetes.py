@@ -161,7 +161,7 @@ async def told(api: KubernetesApi) -> AsyncIterator[Told]:
     told = Told()
     async with aiohttp.ClientSession() as session:
         entry = KubernetesEntry(service="vllm", api=api.url, service_account=str(api.directory))
-        source = KubernetesSource(entry, session, random.Random(1), watch_s=1)
+        source = KubernetesSource(entry, session, random.Random(1), watch_s=2)
         task = asyncio.create_task(source.follow(told.take))
         yield told
         task.cancel()
@@ -198,8 +198,8 @@ async def test_what_the_server_forgot_is_listed_anew(api: KubernetesApi, told: T
 async def test_a_server_that_says_nothing_is_given_up(api: KubernetesApi, what: str) -> None:
     api.silent = what == "list"
     entry = KubernetesEntry(service="vllm", api=api.url, service_account=str(api.directory))
-    async with aiohttp.ClientSession() as session, asyncio.timeout(3):
-        source = KubernetesSource(entry, session, random.Random(1), watch_s=0.05, grace_s=0.2)
+    async with aiohttp.ClientSession() as session, asyncio.timeout(DEADLINE_S):
+        source = KubernetesSource(entry, session, random.Random(1), watch_s=0.05, grace_s=1.5)
         with pytest.raises(Away, match="does not answer"):
             await source.follow(Told().take)
     assert len(api.asked) == (1 if what == "list" else 2)

@@ -37,7 +37,7 @@ async def test_a_stream_under_way_ends_well(open_door: OpenDoor, scripted_engine
 
 async def test_a_stream_past_the_drains_time_ends_visibly(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
     sent = [chat_role(), chat(" a")]
-    scripted_engine.answer(head(), *map(chunked, sent), never)
+    scripted_engine.answer(head() + b"".join(map(chunked, sent)), never)
     door = await open_door(scripted_engine.url, server={"drain_timeout": "100ms"})
     reply = asyncio.create_task(door.post(CHAT, STREAM))
     await scripted_engine.asked()
@@ -136,7 +136,7 @@ async def test_told_to_stop_again_it_ends_calls_at_once_and_visibly(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
     sent = [chat_role(), chat(" a")]
-    scripted_engine.answer(head(), *map(chunked, sent), never)
+    scripted_engine.answer(head() + b"".join(map(chunked, sent)), never)
     door = await open_door(scripted_engine.url, server={"drain_delay": "60s", "drain_timeout": "60s"})
     reply = asyncio.create_task(door.post(CHAT, STREAM))
     await scripted_engine.asked()

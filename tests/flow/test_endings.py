@@ -60,8 +60,10 @@ async def broken(door: Door, reason: str) -> float:
 async def test_a_broken_stream_ends_with_an_error_event(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, last: tuple[Step, ...], code: str, reason: str, count: int
 ) -> None:
-    scripted_engine.answer(head(), *map(chunked, TOKENS[:count]), *last)
-    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": {"idle": "200ms"}}})
+    # In one piece: a stall is what comes, or rather does not, after all of it.
+    scripted_engine.answer(head() + b"".join(map(chunked, TOKENS[:count])), *last)
+    timeouts = {"idle": "200ms"} if never in last else {}
+    door = await open_door(scripted_engine.url, pools={"main": {"timeouts": timeouts}})
     reply = await door.post(CHAT, ASK)
     error = last_error(reply, after=b"".join(TOKENS[:count]))
     assert error["code"] == code

@@ -17,9 +17,12 @@ SICK = script(http(b"", status="503 Service Unavailable"))
 
 
 async def door_to(open_door: OpenDoor, *engines: ScriptedEngine, **pool: Any) -> Door:
-    """Open a gateway that asks the first of these before the others, and takes a failed probe at its word."""
+    """Open a gateway that asks the first of these before the others, and looks often whether they are up.
+
+    One failed probe says nothing: where everything stands still for a moment, one of each replica fails.
+    """
     replicas = [{"url": engine.url, "weight": 10.0**-number} for number, engine in enumerate(engines)]
-    health = {"interval": "100ms", "unhealthy_after": 1}
+    health = {"interval": "100ms", "unhealthy_after": 2}
     return await open_door(pools={"main": {"replicas": replicas, "health": health} | pool})
 
 
