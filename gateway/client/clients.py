@@ -20,7 +20,9 @@ LEAVING_LOOK_EVERY_S = 0.05
 GRACE_S = 0.5
 # How often is looked until it is over. Not seconds: they pass while this process stands still, and reads nothing.
 _LEAVING_LOOKS = round(GRACE_S / LEAVING_LOOK_EVERY_S) + 2
-# A look that comes so much late says that it did.
+# The first of these looks, which comes when all has been read that is there.
+_READ_FIRST_S = 0.001
+# A look that comes so much late says that this process stood still.
 _STOOD_STILL_S = 0.2
 
 
@@ -55,7 +57,7 @@ class Clients:
         self._idle_s = KEEP_ALIVE_S
         self._every_s = LOOK_EVERY_S
         self._put_off = False
-        self._look_again()
+        self._look_again(LOOK_EVERY_S)
 
     def __call__(self) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -86,7 +88,7 @@ class Clients:
         self.leave()
         self._idle_s, self._every_s = GRACE_S, LEAVING_LOOK_EVERY_S
         self._look.cancel()
-        self._look_at_limits()
+        self._look_again(_READ_FIRST_S)
 
     async def requests_in(self) -> None:
         """Wait until no request can be on its way any more, on connections that are let go."""
@@ -112,11 +114,11 @@ class Clients:
                 connection.check_time(
                     self.now, idle_s=self._idle_s, head_s=self._head_timeout_s, write_s=self._write_timeout_s
                 )
-        self._look_again()
+        self._look_again(self._every_s)
 
-    def _look_again(self) -> None:
-        self._look_due_at = self.loop.time() + self._every_s
-        self._look = self.loop.call_later(self._every_s, self._look_at_limits)
+    def _look_again(self, in_s: float) -> None:
+        self._look_due_at = self.loop.time() + in_s
+        self._look = self.loop.call_later(in_s, self._look_at_limits)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         for _ in range(_LEAVING_LOOKS):

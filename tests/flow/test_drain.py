@@ -155,11 +155,13 @@ async def test_who_waits_to_be_accepted_when_the_port_closes_is_answered(
 ) -> None:
     door = await open_door(scripted_engine.url)
     waiting = [socket.create_connection(("127.0.0.1", door.port)) for _ in range(20)]  # while the loop cannot accept
+    call = asking(door)
     stopping = asyncio.create_task(door.gateway.stop())
-    clients = [await asyncio.open_connection(sock=one) for one in waiting]
-    for _, writer in clients:
-        writer.write(asking(door))
-    for reader, writer in clients:
+    while len(door.gateway._clients._connections) < len(waiting):
+        await asyncio.sleep(0)
+    for one in waiting:  # at once: the grace is short
+        one.sendall(call)
+    for reader, writer in [await asyncio.open_connection(sock=one) for one in waiting]:
         answer = await asyncio.wait_for(reader.read(), DEADLINE_S)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"\r\nConnection: close\r\n" in answer

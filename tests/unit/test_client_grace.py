@@ -51,8 +51,8 @@ class Open:
     abort = close
 
 
-async def let_go() -> tuple[Loop, Open]:
-    """Return the loop of clients that were just let go, and the transport of one that has just connected."""
+async def let_go(*, connected_s: float = 0.0) -> tuple[Loop, Open]:
+    """Return the loop of clients that were just let go, and the transport of one that connected so long ago."""
     clients = Clients(
         never,
         never,
@@ -65,6 +65,7 @@ async def let_go() -> tuple[Loop, Open]:
     loop, transport = Loop(), Open()
     clients.loop = cast(Any, loop)
     clients().connection_made(cast(asyncio.Transport, transport))
+    loop.now += connected_s
     clients.let_go()
     return loop, transport
 
@@ -76,6 +77,13 @@ async def test_who_asks_nothing_is_let_go_after_it() -> None:
         assert not transport.closed
     for _ in range(2):
         loop.fire()
+    assert transport.closed
+
+
+async def test_who_has_been_idle_is_let_go_once_all_is_read() -> None:
+    loop, transport = await let_go(connected_s=2 * GRACE_S)
+    assert not transport.closed  # its request may wait to be read
+    loop.fire()
     assert transport.closed
 
 
