@@ -12,7 +12,7 @@ import redis
 from gateway.admission.journal.journal import Journal
 from gateway.admission.reservation import Settlement
 from gateway.calls.usage import Usage
-from tests.deadlines import DEADLINE_S
+from tests.deadlines import DEADLINE_S, STORE_TIMEOUT_S
 from tests.doors import CHAT
 from tests.limiting import Remembering, SetClock, limit, reservation
 from tests.processes import Processes, Running
@@ -77,6 +77,7 @@ async def gateway_with(
             pools={"main": {"replicas": [engine.url]}},
             limits={
                 "store": store_url,
+                "store_timeout": f"{STORE_TIMEOUT_S}s",
                 "journal": str(journal),
                 "on_store_failure": mode,
                 "plans": {"standard": [QUOTA]},

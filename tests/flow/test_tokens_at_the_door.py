@@ -222,7 +222,7 @@ async def test_no_forgery_reaches_an_engine_or_leaves_a_trace_in_the_store(
     (tmp_path / "keys.json").write_text(KEYS)
     entry = {"issuer": ISSUER, "jwks": str(tmp_path / "keys.json"), "algorithms": ["RS256"], "audience": "gw"}
     rule = {"name": "few", "per": ["key"], "requests": 2, "window": "1h"}
-    limits = {"store": store.url, "journal": str(tmp_path), "plans": {"standard": [rule]}}
+    limits = {"store": store.url, "store_timeout": "5s", "journal": str(tmp_path), "plans": {"standard": [rule]}}
     door = await open_door(scripted_engine.url, auth={"issuers": [entry]}, limits=limits)
     now = int(SystemClock().now())
     claims = {"iss": ISSUER, "aud": ["other", "gw"], "sub": "user-1", "exp": now + 600}
