@@ -23,6 +23,7 @@ from gateway.identity import development
 from gateway.outbox import Outbox
 from gateway.telemetry.writer import LineWriter
 from tests.deadlines import DEADLINE_S
+from tests.leaping import clock_of
 
 MODEL = "acme/tiny"
 CHAT = "/v1/chat/completions"
@@ -175,7 +176,7 @@ async def open_door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
             writer = LineWriter(lambda data: lines.extend(data.decode().splitlines()))
             writer.start()
             writers.append(writer)
-            door = Gateway(file.read(path), writer, clock or SystemClock())
+            door = Gateway(file.read(path), writer, clock or clock_of(asyncio.get_running_loop()))
             port, admin_port = await door.start()
             url, admin_url = (f"http://127.0.0.1:{number}" for number in (port, admin_port))
             doors.append(Door(url, admin_url, signing, lines, writer, session, door, path))

@@ -1,13 +1,20 @@
-"""An event loop whose time a test can move on: hours pass in a moment, and every timer fires at its own time."""
+"""An event loop whose time a test can move on: hours pass in a moment, and every timer fires at its own time.
+
+A process that stands still, because its machine has no time for it, does not age by it: a turn of the loop takes some
+hundredths of a second at most, however long it took. So what may take a tenth of a second has it.
+"""
 
 import asyncio
+import selectors
 
-from gateway.clock import SystemClock
+from gateway.clock import Clock, SystemClock
 
 # How often the time limits of answers are looked at.
 _STEP_S = 0.1
 # A byte on a loopback socket needs a turn of the loop to be seen, and whoever waits for it some more to act on it.
 _TURNS = 4
+# What a turn counts for at most, and what it waits for at most: less, so that all of that counts.
+_TURN_S, _WAIT_S = 0.02, 0.01
 
 
 class LeapingLoop(asyncio.SelectorEventLoop):
@@ -15,9 +22,16 @@ class LeapingLoop(asyncio.SelectorEventLoop):
 
     ahead_s = 0.0
 
+    def __init__(self) -> None:
+        self._looked_at = super().time()
+        super().__init__(_ShortWaits())
+
     def time(self) -> float:
-        """Return the machine's time and what was leapt over."""
-        return super().time() + self.ahead_s
+        """Return the machine's time, without what it stood still for, and with what was leapt over."""
+        now = super().time()
+        self.ahead_s -= max(0.0, now - self._looked_at - _TURN_S)
+        self._looked_at = now
+        return now + self.ahead_s
 
     async def leap(self, seconds: float) -> None:
         """Let so much time pass."""
@@ -25,6 +39,13 @@ class LeapingLoop(asyncio.SelectorEventLoop):
             self.ahead_s += _STEP_S
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
+
+
+class _ShortWaits(selectors.DefaultSelector):
+    """Looks at the time often."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return super().select(_WAIT_S if timeout is None else min(timeout, _WAIT_S))
 
 
 class LeapingClock:
@@ -36,11 +57,17 @@ class LeapingClock:
 
     def now(self) -> float:
         """Return seconds since the Unix epoch."""
+        self._loop.time()
         return self._machine.now() + self._loop.ahead_s
 
     def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return self._machine.monotonic() + self._loop.ahead_s
+        """Return seconds that never go back: the loop's."""
+        return self._loop.time()
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Clock:
+    """Return the clock that goes with a loop."""
+    return LeapingClock(loop) if isinstance(loop, LeapingLoop) else SystemClock()
 
 
 def leaping() -> tuple[LeapingLoop, LeapingClock]:

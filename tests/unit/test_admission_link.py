@@ -10,6 +10,7 @@ from gateway.admission.redis.link import Link, LinkFailed
 from gateway.admission.redis.server import Server
 from gateway.clock import SystemClock
 from tests.deadlines import DEADLINE_S
+from tests.leaping import leaping
 from tests.store_wire import Wire, wired
 
 
@@ -122,10 +123,15 @@ async def test_what_cannot_be_connected_to_fails_at_once(server: Scripted, error
     await link.close()
 
 
+@pytest.mark.loops("leaping")
 async def test_a_reply_that_is_too_late_is_nobodys_answer(server: Scripted) -> None:
-    link = Link(server, SystemClock())
+    loop, clock = leaping()
+    link = Link(server, clock)
     connection, wire = server.let_in()
-    failure = await exchange(link, b"a", within_s=0.01)
+    late = exchange(link, b"a", within_s=1)
+    await sent(wire, b"a")
+    await loop.leap(2)
+    failure = await late
     assert isinstance(failure, LinkFailed)
     assert failure.sent
     assert wire.aborted

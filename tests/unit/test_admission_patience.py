@@ -5,42 +5,46 @@ import asyncio
 import pytest
 
 from gateway.admission.redis.patience import Patience
-from gateway.clock import SystemClock
-from tests.deadlines import DEADLINE_S
+from tests.leaping import leaping
 
-CLOCK = SystemClock()
-LATE_S = 0.5  # what a busy machine may add
+pytestmark = pytest.mark.loops("leaping")
+
+STEP_S = 0.1
+LATE_S = 0.5  # what the loop may add
+FOR_EVER_S = 100
 
 
-async def over_after(patience: Patience, over: asyncio.Event, started: float) -> float:
-    async with asyncio.timeout(DEADLINE_S):
-        await over.wait()
+async def over_after(over: asyncio.Event) -> float:
+    loop, _ = leaping()
+    began = loop.time()
+    while not over.is_set():
+        assert loop.time() < began + FOR_EVER_S
+        await loop.leap(STEP_S)
     over.clear()
-    return CLOCK.monotonic() - started
+    return loop.time() - began
 
 
-@pytest.mark.parametrize("before_s", [None, 60, 0.05, 0.02])
+@pytest.mark.parametrize("before_s", [None, 60, 5, 2])
 async def test_time_is_counted_from_the_last_beginning(before_s: float | None) -> None:
+    loop, clock = leaping()
     over = asyncio.Event()
-    patience = Patience(CLOCK, over.set)
+    patience = Patience(clock, over.set)
     if before_s is not None:
         patience.begin(before_s)
-        await asyncio.sleep(0.01)
+        await loop.leap(1)
         patience.end()
-    started = CLOCK.monotonic()
-    patience.begin(0.05)
-    assert 0.05 <= await over_after(patience, over, started) < 0.05 + LATE_S
-    started = CLOCK.monotonic()
-    patience.begin(0.03)
-    assert 0.03 <= await over_after(patience, over, started) < 0.03 + LATE_S
+    for seconds in (5, 3):
+        patience.begin(seconds)
+        assert seconds <= await over_after(over) < seconds + LATE_S
 
 
 async def test_what_has_ended_is_never_over() -> None:
+    loop, clock = leaping()
     over = asyncio.Event()
-    patience = Patience(CLOCK, over.set)
+    patience = Patience(clock, over.set)
     for _ in range(20):
-        patience.begin(0.02)
-        await asyncio.sleep(0.002)
+        patience.begin(2)
+        await loop.leap(0.2)
     patience.end()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(over.wait(), 0.05)
+    await loop.leap(5)
+    assert not over.is_set()

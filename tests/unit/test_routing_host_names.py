@@ -63,6 +63,7 @@ async def test_a_name_that_nobody_answers_for_has_one_thread_and_holds_up_no_oth
     assert servers.asked == dict.fromkeys(hung, 1) | {"well": 1}
 
 
+@pytest.mark.loops("leaping")  # nobody is patient for what the machine stands still for
 async def test_what_was_found_last_holds_where_nobody_answers_but_not_for_a_name_that_is_gone(
     servers: Servers,
 ) -> None:

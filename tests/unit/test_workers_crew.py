@@ -15,19 +15,22 @@ from gateway import config
 from gateway.clock import Clock, SystemClock
 from gateway.workers.crew import Crew
 from tests.deadlines import DEADLINE_S
+from tests.leaping import leaping
 from tests.processes import until
 
 Working = tuple[Crew, "asyncio.Task[int]"]
 
 pytestmark = pytest.mark.loops("asyncio")
 
-# It ends when it was told to as many times as its first argument says.
+# It ends when it was told to as many times as its first argument says, and writes down each time.
 WORKER = f"""#!{sys.executable} -S
 import json, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 os.write(json.loads(sys.argv[-1])["supervisor"], b"started\\n")
 for _ in range(int(sys.argv[1])):
     signal.sigwait([signal.SIGTERM])
+    with open(sys.argv[0] + ".told", "a") as told:
+        told.write("x")
 """
 
 
@@ -97,24 +100,32 @@ async def said(caplog: pytest.LogCaptureFixture, what: str) -> bool:
     return what in caplog.text
 
 
+@pytest.mark.loops("leaping")
 async def test_told_to_stop_it_waits_for_no_worker_that_is_to_be_started_later(
     program: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(program) as (crew, running):
         take_away(program)
         crew.workers[0].send(signal.SIGKILL)
-        await until(partial(said, caplog, "it is tried again in 2 s"))
+        loop, _ = leaping()
+        while "it is tried again in 8 s" not in caplog.text:
+            await loop.leap(0.1)
         crew.stop()
-        assert await asyncio.wait_for(running, 1.5) == 0
+        assert await asyncio.wait_for(running, 4) == 0
 
 
 async def test_told_again_it_tells_its_workers_again(program: Path) -> None:
     async with working(program, ends_when_told=2) as (crew, running):
         crew.stop()
-        await asyncio.sleep(0.1)
+        await until(partial(both_heard, program))
         assert len(crew.workers) == 2
         crew.stop()
         assert await running == 0
+
+
+async def both_heard(program: Path) -> bool:
+    told = program.with_name(f"{program.name}.told")
+    return told.exists() and len(told.read_text()) == 2
 
 
 async def test_workers_that_do_not_end_in_time_are_killed_and_that_is_a_failure(
