@@ -14,7 +14,7 @@ ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
 OLD, NEXT = signing_key("k1", "ES256"), signing_key("k2", "ES256")
 AGAIN = SigningKey("k1", "ES256", signing_key("other", "ES256").private)  # other material under the first key's id
 COOLDOWN_S, REFRESH_S = 0.1, 1.0
-GRACE_S = 2.0  # of a busy machine
+GRACE_S = 4.0  # of a busy machine
 
 _serial = iter(range(10**9))
 

@@ -135,7 +135,7 @@ async def test_a_failed_fetch_starts_the_cooldown_too(provider: IdentityProvider
 
 async def test_a_hung_issuer_delays_nobody_whose_key_is_known(provider: IdentityProvider) -> None:
     clock = SetClock()
-    async with gateway(provider.jwks, clock=clock, cooldown=10.0, timeout_s=0.6) as gw:
+    async with gateway(provider.jwks, clock=clock, cooldown=10.0, timeout_s=1.6) as gw:
         seen = token(clock=clock)
         await gw.call(seen)
         provider.hang()
@@ -147,7 +147,7 @@ async def test_a_hung_issuer_delays_nobody_whose_key_is_known(provider: Identity
             gw.call_at_once(seen)
             gw.call_at_once(token(clock=clock))
         assert await asyncio.gather(*strangers) == ["key"] * 20
-        assert 0.5 < time.perf_counter() - started < 2
+        assert 1.5 < time.perf_counter() - started < 5  # one after the other they would take half a minute
     assert provider.most_at_once == 1
     assert gw.fetches == ["ok", "failed"]
 

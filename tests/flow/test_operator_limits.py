@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from gateway.clock import SystemClock
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, never
+from tests.identity_provider import SetClock
 from tests.transcripts import chat, chat_role, chunked, head
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
@@ -174,9 +176,12 @@ async def test_a_web_page_changes_nothing(operator: Operator, method: str, path:
     assert await operator.shown("GET", "") == []
 
 
-async def test_an_override_ends_by_itself(operator: Operator) -> None:
+async def test_an_override_ends_by_itself(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    clock = SetClock(time=SystemClock().now())
+    operator = Operator(await open_door(scripted_engine.url, limits=LIMITS, clock=clock))
     await operator.shown("PUT", "/rules", {"tenant": "acme", "rule": "few", "requests": 0, "for": "1s"})
     assert await statuses(operator.door, 1) == [429]
+    clock.advance(2)
     await operator.door.until(lambda s: s.total("gateway_settings_entries", state="in_force") == 0)
     assert await statuses(operator.door, 1) == [200]
     (row,) = await operator.shown("GET", "")

@@ -278,7 +278,7 @@ async def test_a_call_keeps_the_timeouts_that_it_began_with(
     scripted_engine.answer(go_on, http(answer("chat", "Hi", usage=(3, 1))))
     reply = asyncio.create_task(door.post(CHAT, ASK))
     await scripted_engine.asked()
-    assert await reload(door, put("pools/main/timeouts", {"connect": "1s", "answer": "100ms"})) == []
+    assert await reload(door, put("pools/main/timeouts", {"connect": "10s", "answer": "100ms"})) == []
     scripted_engine.answer(go_on, http(answer("chat", "Hi", usage=(3, 1))))
     late = await door.post(CHAT, ASK)
     assert late.error["code"] == "upstream_timeout"

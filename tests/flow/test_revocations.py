@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from gateway.clock import SystemClock
 from tests.doors import CHAT, Door, OpenDoor, Reply
 from tests.engines import ScriptedEngine, never
+from tests.identity_provider import SetClock
 from tests.transcripts import chat, chat_role, chunked, head
 
 HI = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
@@ -83,9 +85,12 @@ async def test_a_tenant_is_refused_with_all_its_keys_and_no_other(operator: Oper
     assert [await status(door, token) for token in tokens] == [200, 401]
 
 
-async def test_it_ends_by_itself(operator: Operator) -> None:
+async def test_it_ends_by_itself(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
+    clock = SetClock(time=SystemClock().now())
+    operator = Operator(await open_door(scripted_engine.url, clock=clock))
     await operator.shown("PUT", {"tenant": "acme", "for": "1s"})
     assert await status(operator.door, operator.door.token()) == 401
+    clock.advance(2)
     await operator.door.until(
         lambda s: s.total("gateway_settings_entries", settings="revocations", state="in_force") == 0
     )

@@ -21,7 +21,7 @@ MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
 ASK: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
 OK = http(b"")
 FAILS = script(http(b'{"error": {"message": "CUDA"}}', status="500 Internal Server Error"))
-LIMIT_S = 0.6  # no call takes as long that has not met the sick replica, on any machine
+LIMIT_S = 0.6  # no call takes as long that has not met the sick replica
 FAILURES = 3
 EVERY_S = 0.01
 PROBED_S = 0.1
@@ -82,11 +82,14 @@ async def calls(door: Door, count: int) -> list[float]:
     return [task.result() for task in tasks]
 
 
+# What the machine stands still for takes nobody's time.
+UNHURRIED = pytest.mark.loops("leaping")
 SLOW = ("hangs", "blackholes")
 AT_ONCE = ("refuses", "resets after its head", "closes at once", "fails with a green health")
 
 
 @pytest.mark.parametrize("how", [*SLOW, *AT_ONCE])
+@UNHURRIED
 async def test_one_sick_replica_costs_its_neighbours_nothing(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines, how: str
 ) -> None:
@@ -158,6 +161,7 @@ async def test_engines_that_all_fail_get_no_more_than_the_share_of_retries_besid
     assert (await door.idle()).total("gateway_upstream_attempts_total", result="status") == asked
 
 
+@UNHURRIED
 async def test_where_all_are_down_calls_fail_first_and_are_then_refused_until_one_is_back(
     open_door: OpenDoor, scripted_engine: ScriptedEngine, scripted_engines: MoreEngines
 ) -> None:

@@ -5,12 +5,15 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from gateway.clock import SystemClock
 from gateway.relay.upstream import KEEP_IDLE_S
 from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, OpenDoor
 from tests.engines import Connection, Received, ScriptedEngine, plain_answer
 from tests.identity_provider import SetClock
+from tests.leaping import leaping
 from tests.transcripts import answer, http
 
 MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
@@ -81,9 +84,11 @@ async def test_no_client_notices_that_engines_close_connections_as_calls_are_sen
     assert samples.total("gateway_breaker_open") == 0
 
 
+@pytest.mark.loops("leaping")
 async def test_a_connection_is_used_again_after_a_large_answer_and_a_silence_and_for_less_than_engines_keep_it(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
+    loop, _ = leaping()
     clock = SetClock(time=SystemClock().now())
     idle_s = 0.1  # a limit for silence within an answer, and none for what comes after it
     pools = {"main": {"timeouts": {"idle": f"{idle_s}s"}}}
@@ -91,7 +96,7 @@ async def test_a_connection_is_used_again_after_a_large_answer_and_a_silence_and
     for stream in (False, True):
         scripted_engine.answer(LARGE)
         assert len((await door.post(CHAT, ask("Hi"))).body) > 5_000_000
-        await asyncio.sleep(2.5 * idle_s)
+        await loop.leap(5 * idle_s)
         assert (await door.post(CHAT, ask("Hi", stream=stream))).status == 200
     first = scripted_engine.requests[0].connection
     assert {request.connection for request in scripted_engine.requests} == {first}

@@ -86,6 +86,7 @@ async def test_streams_that_nobody_reads_are_cut_and_all_they_hold_comes_free(
     assert (await door.post(CHAT, ASK)).status == 200  # slots are free
 
 
+@pytest.mark.loops("leaping")  # what the machine stands still for is no time in which nothing was read
 async def test_a_stream_that_is_read_slowly_goes_on(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
     scripted_engine.answer(head(), flood(chunked(EVENT)))
     door = await door_with(open_door, scripted_engine)

@@ -22,9 +22,10 @@ WHOLE = answer("chat", "Hello", usage=(3, 1))
 # One call at a time: a slot that is not given back refuses the next call.
 ONE_AT_A_TIME = {"plans": {"standard": [{"name": "one", "per": ["key"], "concurrent": 1}]}}
 SHORT = "300ms"
-# Above what a busy machine delays a piece of an answer by.
 NOT_SO_SHORT, NOT_SO_SHORT_S = "800ms", 0.8
 EVERY_S = 0.1
+# Where something is to come in a limit's time, that which the machine stands still for is no part of it.
+UNHURRIED = pytest.mark.loops("leaping")
 MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
 
 
@@ -100,6 +101,7 @@ def results(samples: Samples) -> dict[str, float]:
     }
 
 
+@UNHURRIED
 async def test_a_stream_longer_than_every_limit_is_healthy(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
@@ -132,6 +134,7 @@ async def test_a_stream_without_an_event_fails_at_the_first_byte_limit(
     assert results(await door.idle()) == {"first_byte_timeout": 1}
 
 
+@UNHURRIED
 async def test_comments_keep_a_stream_that_has_begun(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:
     first, *others = transcript(" a", " b")
     scripted_engine.answer(head(), chunked(first), *steadily(*[PING] * 10), *map(chunked, others), LAST_CHUNK)
@@ -139,6 +142,7 @@ async def test_comments_keep_a_stream_that_has_begun(open_door: OpenDoor, script
     assert (await post(door, STREAM)).body == first + b": ping\n\n" * 10 + b"".join(others)
 
 
+@UNHURRIED
 async def test_an_engine_that_has_begun_and_only_comments_is_cut_at_the_total_limit(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
@@ -150,6 +154,7 @@ async def test_an_engine_that_has_begun_and_only_comments_is_cut_at_the_total_li
     await cut(door, scripted_engine, "total_timeout", reply, after=chat(" a") + b": ping\n\n")
 
 
+@UNHURRIED
 async def test_a_stream_that_goes_on_and_on_is_cut_at_the_total_limit(
     open_door: OpenDoor, scripted_engine: ScriptedEngine
 ) -> None:
@@ -197,6 +202,7 @@ WHOLE_HEAD = head(content_type="application/json", framing="length", length=len(
     ],
     ids=["silence", "a head", "a part", "drop by drop"],
 )
+@UNHURRIED
 async def test_a_whole_answer_in_no_time_is_had_from_another_replica(
     open_door: OpenDoor,
     scripted_engine: ScriptedEngine,
@@ -235,6 +241,7 @@ async def test_a_replica_that_takes_no_connection_in_time_has_a_result_of_its_ow
         ("idle", "100ms", "5s", (pause(0.25), chunked(chat(" b", finish_reason="stop") + DONE), LAST_CHUNK), None),
     ],
 )
+@UNHURRIED
 async def test_a_models_own_timeout_holds_in_place_of_its_pools(
     open_door: OpenDoor,
     scripted_engine: ScriptedEngine,

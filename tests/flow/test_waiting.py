@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.deadlines import DEADLINE_S
+from tests.deadlines import DEADLINE_S, PROMPTLY_S
 from tests.doors import CHAT, Door, OpenDoor, Reply, Samples
 from tests.engines import Connection, Received, ScriptedEngine, script
+from tests.leaping import leaping
 from tests.leaving import client_of
 from tests.transcripts import answer, http, sse, transcript
 
@@ -19,6 +20,8 @@ WHOLE = http(answer("chat", "Hi", usage=(3, 1)))
 FULL = http(b"", status="503 Service Unavailable", headers=[("retry-after", "1")])
 ILL = script(http(b"", status="503 Service Unavailable"))
 PROBED = {"interval": "50ms", "unhealthy_after": 1}
+# What the machine stands still for is no time that a probe took, or a call waited.
+UNHURRIED = pytest.mark.loops("leaping")
 RULES = [{"name": "requests", "per": ["tenant"], "requests": 1000, "window": "1h"}]
 PLANS = {"standard": RULES, "gold": RULES, "batch": RULES}
 
@@ -178,10 +181,12 @@ async def test_whoever_waits_too_long_is_refused_and_charged_nothing(
     assert line["waited_ms"] >= 45
 
 
+@UNHURRIED
 async def test_a_deadline_ends_the_wait_in_time(open_door: OpenDoor, holding: Holding) -> None:
-    door = await bounded(open_door, holding.engine.url)
+    door = await bounded(open_door, holding.engine.url, queue={"max_wait": "60s"})
     first = await busy(door, holding)
-    refused = await door.post(CHAT, ask(), **{"x-request-timeout-ms": "60"})
+    async with asyncio.timeout(PROMPTLY_S):
+        refused = await door.post(CHAT, ask(), **{"x-request-timeout-ms": "60"})
     assert (refused.status, refused.error["code"]) == (502, "upstream_timeout")
     holding.let_go()
     await first
@@ -206,14 +211,17 @@ async def test_a_client_that_leaves_has_left_the_queue(open_door: OpenDoor, hold
     assert samples.total("gateway_waiting_refused_total") == 0
 
 
+@UNHURRIED
 async def test_draining_serves_who_waits_and_refuses_them_at_its_end(open_door: OpenDoor, holding: Holding) -> None:
     door = await bounded(open_door, holding.engine.url)
     first = await busy(door, holding)
     second, third = await in_line(door, ("second", "acme", None), ("third", "acme", None))
-    stopping = asyncio.create_task(door.gateway._pipeline.drain(0.2, asyncio.Event()))
+    loop, _ = leaping()
+    stopping = asyncio.create_task(door.gateway._pipeline.drain(2.0, asyncio.Event()))
     holding.let_go(0)
     await holding.has(2)
     assert (await first).status == 200
+    await loop.leap(2.0)
     await stopping
     assert [(reply.status, reply.error["code"]) for reply in (await second, await third)] == [(503, "draining")] * 2
     samples = await door.idle()
@@ -234,6 +242,7 @@ async def test_plans_have_priorities(open_door: OpenDoor, holding: Holding) -> N
     await all_is_well(door, charged=1)
 
 
+@UNHURRIED
 async def test_a_replica_that_comes_up_takes_who_waits(
     open_door: OpenDoor, holding: Holding, scripted_engines: MoreEngines
 ) -> None:
@@ -251,6 +260,7 @@ async def test_a_replica_that_comes_up_takes_who_waits(
     await all_is_well(door, charged=2)
 
 
+@UNHURRIED
 async def test_nobody_waits_for_a_pool_without_a_replica_that_is_up(open_door: OpenDoor, holding: Holding) -> None:
     door = await bounded(open_door, holding.engine.url, health=PROBED)
     first = await busy(door, holding)
