@@ -70,10 +70,10 @@ def nested(levels: int) -> bytes:
     ],
 )
 def test_a_body_that_readers_could_differ_on_is_invalid_json_at_once(body: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InvalidJson) as refused:
         loads(body, max_depth=64)
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.1
     assert refused.value.message.isascii()
     assert len(refused.value.message) < 300
     assert "Error" not in refused.value.message
@@ -124,10 +124,10 @@ def test_lists_and_objects_are_counted_outside_strings() -> None:
     many = b",".join([b"[]"] * (MAX_CONTAINERS - 1))
     text = b'"' + b"{[" * MAX_CONTAINERS + b'"'
     assert len(loads(b"[%b,%b]" % (many, text), max_depth=64).value) == MAX_CONTAINERS
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InvalidJson, match="more than 100000 lists and objects"):
         loads(b"[%b,{}]" % b",".join([many] * 60), max_depth=64)
-    assert time.perf_counter() - started < 2  # reading 18 MB of this takes longer
+    assert time.process_time() - started < 2  # reading 18 MB of this takes longer
 
 
 def test_brackets_in_strings_neither_count_nor_hide_depth() -> None:

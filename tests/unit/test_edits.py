@@ -207,7 +207,7 @@ def test_usage_is_asked_for_in_place(options: bytes, expected: bytes) -> None:
 def test_very_many_keys_of_that_name_take_linear_time(layout: str) -> None:
     nested = ",".join([r'{"model":{"stream_options":"{[\\"}}'] * 30_000)
     body = layout % (nested, nested)
-    started = time.perf_counter()
+    started = time.process_time()
     asked = ask_for_usage(rename_model(body.encode(), "new"), continuous=True)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert json.loads(asked) == json.loads(body) | {"model": "new", "stream_options": USAGE[True]}

@@ -11,6 +11,7 @@ from gateway.clock import SystemClock
 from gateway.config import PoolEntry
 from gateway.routing.ask import ask
 from gateway.routing.replica import Replica
+from tests.deadlines import PROMPTLY_S
 
 LIMIT_S = 0.05
 
@@ -33,5 +34,5 @@ async def test_one_who_is_stopped_as_his_time_is_over_asks_no_more() -> None:
             while SystemClock.monotonic() < until:
                 """Be busy while the time passes: what cancels him comes in one turn with it."""
             asking.cancel()
-            await asyncio.wait({asking}, timeout=1)
+            await asyncio.wait({asking}, timeout=PROMPTLY_S)
             assert asking.cancelled()
