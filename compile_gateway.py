@@ -35,6 +35,7 @@ MODULES = (
     "admission/reservation.py",
     "calls/*.py",
     "client/*.py",
+    "lookout.py",
     "outbox.py",
     "pipeline.py",
     "relay/*.py",

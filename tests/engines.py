@@ -10,6 +10,7 @@ The bytes come from `tests/transcripts.py`.
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import struct
@@ -83,6 +84,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
         await self._writable.wait()
         self._check_peer()
+
+    def send_at_once(self, data: bytes) -> None:
+        """Give a little to the kernel without the event loop, which may not run."""
+        assert os.write(self._transport.get_extra_info("socket").fileno(), data) == len(data)
 
     def close(self) -> None:
         """End with a FIN."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gateway.client.answer import Answer
 from gateway.client.connection import ClientConnection, Handler
 from gateway.client.request import Request
+from gateway.lookout import READ_FIRST_S, Lookout
 from gateway.outbox import Outbox
 
 # Longer than proxies in front keep a connection: we must not be the one that closes while a request is on its way.
@@ -20,10 +21,6 @@ LEAVING_LOOK_EVERY_S = 0.05
 GRACE_S = 0.5
 # How often is looked until it is over. Not seconds: they pass while this process stands still, and reads nothing.
 _LEAVING_LOOKS = round(GRACE_S / LEAVING_LOOK_EVERY_S) + 2
-# The first of these looks, which comes when all has been read that is there.
-_READ_FIRST_S = 0.001
-# A look that comes so much late says that this process stood still.
-_STOOD_STILL_S = 0.2
 
 
 class Clients:
@@ -56,8 +53,8 @@ class Clients:
         self._leaving = False
         self._idle_s = KEEP_ALIVE_S
         self._every_s = LOOK_EVERY_S
-        self._put_off = False
-        self._look_again(LOOK_EVERY_S)
+        self._lookout = Lookout(self.loop, self._look_at_limits)
+        self._lookout.after(LOOK_EVERY_S)
 
     def __call__(self) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -87,8 +84,7 @@ class Clients:
         """Close the connections on which no request is under way nor may be on its way; others as they come there."""
         self.leave()
         self._idle_s, self._every_s = GRACE_S, LEAVING_LOOK_EVERY_S
-        self._look.cancel()
-        self._look_again(_READ_FIRST_S)
+        self._lookout.after(READ_FIRST_S)
 
     async def requests_in(self) -> None:
         """Wait until no request can be on its way any more, on connections that are let go."""
@@ -100,25 +96,15 @@ class Clients:
 
     def abort(self) -> None:
         """Close every connection, and look after none any more."""
-        self._look.cancel()
+        self._lookout.cancel()
         for connection in tuple(self._connections):
             connection.abort()
 
-    def _look_at_limits(self) -> None:
-        self.now = self.loop.time()
-        # Late, because this process stood still: what clients sent meanwhile is to be read first. But once at a time:
-        # where every look is late, limits hold too.
-        self._put_off = not self._put_off and self.now - self._look_due_at > _STOOD_STILL_S
-        if not self._put_off:
-            for connection in tuple(self._connections):
-                connection.check_time(
-                    self.now, idle_s=self._idle_s, head_s=self._head_timeout_s, write_s=self._write_timeout_s
-                )
-        self._look_again(self._every_s)
-
-    def _look_again(self, in_s: float) -> None:
-        self._look_due_at = self.loop.time() + in_s
-        self._look = self.loop.call_later(in_s, self._look_at_limits)
+    def _look_at_limits(self, now: float) -> None:
+        self.now = now
+        for connection in tuple(self._connections):
+            connection.check_time(now, idle_s=self._idle_s, head_s=self._head_timeout_s, write_s=self._write_timeout_s)
+        self._lookout.after(self._every_s)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         for _ in range(_LEAVING_LOOKS):

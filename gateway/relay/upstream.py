@@ -9,6 +9,7 @@ from typing import Protocol
 from aiohappyeyeballs import start_connection
 
 from gateway.clock import Clock
+from gateway.lookout import Lookout
 from gateway.outbox import Outbox
 from gateway.relay.connection import Connection
 from gateway.routing.host_names import HostNames, numeric
@@ -44,15 +45,15 @@ class Upstream:
         self._watched: set[Limited] = set()
         self._to_look_at: list[Limited] = []
         self._at_once = 1
-        self._look: asyncio.TimerHandle | None = None
+        self._lookout = Lookout(self.loop, self._look_at_some)
         self._idle: dict[Replica, deque[Connection]] = {}
         self._tls: ssl.SSLContext | None = None
 
     def watch(self, exchange: Limited) -> None:
         """Tell `exchange` the time every `LOOK_EVERY_S`, until `forget`."""
         self._watched.add(exchange)
-        if self._look is None:
-            self._look = self.loop.call_later(LOOK_EVERY_S / _LOOKS, self._look_at_some)
+        if not self._lookout.waiting:
+            self._lookout.after(LOOK_EVERY_S / _LOOKS)
 
     def forget(self, exchange: Limited) -> None:
         """Stop telling it."""
@@ -107,24 +108,22 @@ class Upstream:
 
     def close(self) -> None:
         """Close every idle connection, and watch no more."""
-        if self._look is not None:
-            self._look.cancel()
+        self._lookout.cancel()
         for idle in self._idle.values():
             for connection in idle:
                 connection.abort()
         self._idle.clear()
 
-    def _look_at_some(self) -> None:
+    def _look_at_some(self, now: float) -> None:
         if not self._to_look_at:
             self._to_look_at = list(self._watched)
             self._at_once = -(-len(self._to_look_at) // _LOOKS)
-        now = self.loop.time()
         for exchange in self._to_look_at[-self._at_once :]:
             if exchange in self._watched:
                 exchange.check_time(now)
         del self._to_look_at[-self._at_once :]
-        again = self._watched or self._to_look_at
-        self._look = self.loop.call_later(LOOK_EVERY_S / _LOOKS, self._look_at_some) if again else None
+        if self._watched or self._to_look_at:
+            self._lookout.after(LOOK_EVERY_S / _LOOKS)
 
     async def _encrypt(self, transport: asyncio.Transport, connection: Connection, host: str) -> None:
         """Let `connection` speak TLS.

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -24,6 +26,7 @@ ONE_AT_A_TIME = {"plans": {"standard": [{"name": "one", "per": ["key"], "concurr
 SHORT = "300ms"
 NOT_SO_SHORT, NOT_SO_SHORT_S = "800ms", 0.8
 EVERY_S = 0.1
+STILL_S = 2.0
 # Where something is to come in a limit's time, that which the machine stands still for is no part of it.
 UNHURRIED = pytest.mark.loops("leaping")
 MoreEngines = Callable[[], Awaitable[ScriptedEngine]]
@@ -268,3 +271,26 @@ async def test_a_model_that_names_one_timeout_keeps_the_others_of_its_pool(
     )
     await post(door, STREAM | {"model": "own"})
     assert reasons(await door.idle()) == {"idle_timeout": 1}
+
+
+@pytest.mark.loops("uvloop", "asyncio")
+async def test_what_came_while_the_gateway_stood_still_is_not_late(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    """A process that is given no time reads late what came in time, and its loop may look at timers before it reads."""
+    begun, rest = [chat_role(), chat(" a")], [chat(" b", finish_reason="stop"), DONE]
+    scripted_engine.answer(head() + b"".join(map(chunked, begun)), never)
+    door = await door_with(open_door, scripted_engine, idle=f"{STILL_S - 0.5}s")
+    call = asyncio.create_task(post(door, STREAM))
+    engine = (await scripted_engine.asked()).connection
+    stall, now = socket.socketpair()
+
+    def stand_still() -> None:
+        asyncio.get_running_loop().remove_reader(stall)
+        engine.send_at_once(b"".join(map(chunked, rest)) + LAST_CHUNK)
+        time.sleep(STILL_S)
+
+    with stall, now:
+        asyncio.get_running_loop().add_reader(stall, stand_still)
+        now.send(b".")
+        assert (await call).body == b"".join([*begun, *rest])

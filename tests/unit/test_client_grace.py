@@ -1,34 +1,12 @@
 """Clients that are let go have a grace, which does not pass while the gateway stands still and reads nothing."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 from gateway.client.clients import GRACE_S, LEAVING_LOOK_EVERY_S, Clients
+from gateway.lookout import Lookout
 from gateway.outbox import Outbox
-
-
-class Loop:
-    """A loop with one timer, which fires when a test has it fire."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.due_at = 0.0
-        self._then: Callable[[], object]
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, then: Callable[[], object]) -> "Loop":
-        self.due_at, self._then = self.now + delay, then
-        return self
-
-    def cancel(self) -> None:
-        """Forget the timer: the next one takes its place."""
-
-    def fire(self, *, late_s: float = 0.0) -> None:
-        self.now = self.due_at + late_s
-        self._then()
+from tests.one_timer import OneTimer
 
 
 class Open:
@@ -51,7 +29,7 @@ class Open:
     abort = close
 
 
-async def let_go(*, connected_s: float = 0.0) -> tuple[Loop, Open]:
+async def let_go(*, connected_s: float = 0.0) -> tuple[OneTimer, Open]:
     """Return the loop of clients that were just let go, and the transport of one that connected so long ago."""
     clients = Clients(
         never,
@@ -61,9 +39,10 @@ async def let_go(*, connected_s: float = 0.0) -> tuple[Loop, Open]:
         write_timeout_s=None,
         max_field=100,
     )
-    clients._look.cancel()
-    loop, transport = Loop(), Open()
+    clients._lookout.cancel()
+    loop, transport = OneTimer(), Open()
     clients.loop = cast(Any, loop)
+    clients._lookout = Lookout(clients.loop, clients._look_at_limits)
     clients().connection_made(cast(asyncio.Transport, transport))
     loop.now += connected_s
     clients.let_go()
