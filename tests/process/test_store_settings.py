@@ -1,12 +1,18 @@
 """Settings in a real store and in memory behave alike: nobody's change is lost, and lost data comes back once."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 
 import pytest
 
 from gateway.admission.limit import Limit
 from gateway.admission.memory import MemoryStore
+from gateway.admission.redis.ledger import RedisLedger
 from gateway.admission.redis.levels import RedisLevels
 from gateway.admission.redis.settings import RedisSettings
 from gateway.admission.redis.store import RedisStore
@@ -22,6 +28,7 @@ from tests.store_sentinel import StoreSentinels, shared_store_sentinels, store_s
 from tests.store_server import StoreServer
 
 KEY = "gw:{colours}:settings"
+TRIES = 100
 
 
 @pytest.fixture(params=KINDS)
@@ -111,6 +118,34 @@ async def test_a_store_that_is_not_there_and_a_key_that_is_not_ours_say_why(stor
             with pytest.raises(StoreUnavailable) as raised:
                 await asked
             assert why in str(raised.value.__cause__)
+        await settings.close()
+
+
+def hang_up(listening: socket.socket) -> None:
+    """Reset whoever connects, at once."""
+    with suppress(OSError):  # once it is shut down
+        while True:
+            connected, _ = listening.accept()
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connected.close()
+
+
+async def test_a_server_that_hangs_up_as_it_is_connected_to_cannot_be_asked() -> None:
+    """On uvloop one in some tries finds the connection closed as it writes to it, which is a RuntimeError there."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", free_port())))
+        stack.enter_context(ThreadPoolExecutor()).submit(hang_up, listening)
+        stack.callback(listening.shutdown, socket.SHUT_RDWR)
+        url = f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
+        settings, levels, ledger = RedisSettings(url, "colours"), RedisLevels(url), RedisLedger(url)
+        today = datetime.now(UTC).date()
+        for _ in range(TRIES):
+            with pytest.raises(StoreUnavailable):
+                await settings.version()
+            with pytest.raises(StoreUnavailable):
+                await levels.used(LIMITS)
+            with pytest.raises(StoreUnavailable):
+                await anext(ledger.postings("acme", today, today))
         await settings.close()
 
 

@@ -16,8 +16,9 @@ from gateway.config.store_url import Address, StoreUrl
 
 Client = Redis | RedisCluster
 
-# What says that the store cannot be asked now.
-FAILURES = (RedisError, RedisClusterException, OSError, ServerFailed)
+# What says that the store cannot be asked now. RuntimeError: of uvloop, where a connection that was just closed is
+# written to; redis-py, which uses streams, does not look.
+FAILURES = (RedisError, RedisClusterException, OSError, ServerFailed, RuntimeError)
 
 
 async def client(url: StoreUrl, *, within_s: float, retries: int = 1) -> Client:
