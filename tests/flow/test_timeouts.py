@@ -288,7 +288,7 @@ async def test_what_came_while_the_gateway_stood_still_is_not_late(
     def stand_still() -> None:
         asyncio.get_running_loop().remove_reader(stall)
         engine.send_at_once(b"".join(map(chunked, rest)) + LAST_CHUNK)
-        time.sleep(STILL_S)
+        time.sleep(STILL_S)  # the loop itself is held up: nothing is waited for
 
     with stall, now:
         asyncio.get_running_loop().add_reader(stall, stand_still)

@@ -267,7 +267,7 @@ def test_a_stall_of_our_own_loop_is_not_the_stores_failure(
     timeout_s = STORE_TIMEOUT_S / 2
 
     def stall() -> None:
-        time.sleep(2 * timeout_s)
+        time.sleep(2 * timeout_s)  # the loop itself is held up: nothing is waited for
         reading.recv(1)
 
     async def stalled() -> None:

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any, cast
 
-from gateway.client.clients import GRACE_S, LEAVING_LOOK_EVERY_S, Clients
+from gateway.client.clients import GRACE_S, LEAVING_LOOK_EVERY_S
 from gateway.lookout import Lookout
-from gateway.outbox import Outbox
 from tests.one_timer import OneTimer
+from tests.silent_clients import silent_clients
 
 
 class Open:
@@ -31,15 +31,7 @@ class Open:
 
 async def let_go(*, connected_s: float = 0.0) -> tuple[OneTimer, Open]:
     """Return the loop of clients that were just let go, and the transport of one that connected so long ago."""
-    clients = Clients(
-        never,
-        never,
-        outbox=Outbox(asyncio.get_running_loop()),
-        head_timeout_s=1,
-        write_timeout_s=None,
-        max_field=100,
-    )
-    clients._lookout.cancel()
+    clients = silent_clients()
     loop, transport = OneTimer(), Open()
     clients.loop = cast(Any, loop)
     clients._lookout = Lookout(clients.loop, clients._look_at_limits)
@@ -79,7 +71,3 @@ async def test_where_every_look_is_late_it_ends_too() -> None:
     for _ in range(2):
         loop.fire(late_s=2 * GRACE_S)
     assert transport.closed
-
-
-def never(_: object) -> Any:
-    raise AssertionError("no request came")

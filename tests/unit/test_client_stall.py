@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.client.clients import Clients
 from gateway.client.connection import ClientConnection
 from gateway.client.stall import Stall
 from gateway.clock import SystemClock
-from gateway.outbox import Outbox
+from tests.silent_clients import silent_clients
 
 WRITE_S = 60.0
 
@@ -81,15 +80,7 @@ async def test_a_connection_closes_for_as_long_as_its_client_takes_some(transpor
 
 def closing(transport: Closing) -> ClientConnection:
     """Return a connection without a request, which is told to close before its client has all."""
-    clients = Clients(
-        never,
-        never,
-        outbox=Outbox(asyncio.get_running_loop()),
-        head_timeout_s=1,
-        write_timeout_s=WRITE_S,
-        max_field=100,
-    )
-    clients.abort()  # its own looks are not needed
+    clients = silent_clients(write_timeout_s=WRITE_S)
     connection = clients()
     connection.connection_made(cast(asyncio.Transport, transport))
     look(connection, clients.loop.time() + 1)  # idle for longer than it may be
@@ -98,7 +89,3 @@ def closing(transport: Closing) -> ClientConnection:
 
 def look(connection: ClientConnection, now: float) -> None:
     connection.check_time(now, idle_s=1, head_s=1, write_s=WRITE_S)
-
-
-def never(_: object) -> Any:
-    raise AssertionError("no request came")
