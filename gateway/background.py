@@ -16,11 +16,29 @@ _Result = TypeVar("_Result")
 # A second failure may be as quick as the first; what fails for long should not fill the log.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 60.0
+# Until a task that was told to end, and has not, is told again.
+_AGAIN_S = 0.1
 
 
 def begin(work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asyncio.Task[None]:
     """Do `work` until it is done or cancelled. Its failures go to the loop's exception handler."""
     return asyncio.get_running_loop().create_task(_on_and_on(work, name), name=name)
+
+
+async def end(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel `tasks`, and return when all have ended; how does not matter.
+
+    They are told again until they have: `asyncio.wait_for`, with which redis-py and dnspython wait, loses what comes in
+    the very moment it is done, before Python 3.12 (python/cpython#86296).
+    """
+    ending = {task for task in tasks if task is not None}
+    while ending:
+        for task in ending:
+            task.cancel()
+        ended, ending = await asyncio.wait(ending, timeout=_AGAIN_S)
+        for task in ended:
+            if not task.cancelled():
+                task.exception()  # else the loop says that nobody asked
 
 
 async def apart(work: Callable[[], _Result], *, name: str = "apart") -> _Result:

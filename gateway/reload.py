@@ -95,9 +95,7 @@ class Reload:
 
     async def close(self) -> None:
         """Stop."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await background.end(self._running)
 
     def ask(self) -> None:
         """Have the config read again, soon. Whoever asks while that is under way has it done once more."""

@@ -58,9 +58,7 @@ class Admission:
 
     async def close(self) -> None:
         """Stop renewing, deliver pending settlements within the store's bound, and let the store go."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait({self._renewing})
+        await background.end(self._renewing)
         await self._store.close()
 
     async def admit(

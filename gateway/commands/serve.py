@@ -101,7 +101,7 @@ async def _started(door: Gateway, told: asyncio.Event) -> tuple[int, int] | None
         return await starting
     starting.cancel()
     await asyncio.wait((starting,))
-    return None
+    return None if starting.cancelled() else starting.result()
 
 
 def _collect_less() -> None:

@@ -15,6 +15,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gateway import background
 from gateway.clock import Clock
 from gateway.errors import IdentityUnavailable, Unauthorized
 from gateway.identity.accepted import Accepted
@@ -121,10 +122,7 @@ class Grants:
 
     async def close(self) -> None:
         """Cancel and await every question."""
-        questions = list(self._questions.values())
-        for question in questions:
-            question.cancel()
-        await asyncio.gather(*questions, return_exceptions=True)
+        await background.end(*self._questions.values())
 
     def _usable(self, digest: bytes, now: float) -> Grant | None:
         """Return a grant that needs no waiting: not in its margin, or its renewal is late already."""

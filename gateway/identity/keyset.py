@@ -74,18 +74,13 @@ class KeySet:
 
     async def retire(self) -> None:
         """Fetch no more by itself; whoever waits for a fetch that is under way still gets it."""
-        if self._freshening is not None:
-            self._freshening.cancel()
-            await asyncio.gather(self._freshening, return_exceptions=True)
+        await background.end(self._freshening)
         if self._fetching is not None:
             await asyncio.wait([self._fetching])
 
     async def close(self) -> None:
         """Cancel and await everything that `start` and `find` began."""
-        tasks = [task for task in (self._freshening, self._fetching) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await background.end(self._freshening, self._fetching)
 
     @property
     def age_s(self) -> float:

@@ -79,10 +79,7 @@ class HostNames(AbstractResolver):
 
     async def close(self) -> None:
         """Ask no more. A thread that still asks ends with its answer, and is waited for by nobody."""
-        asking = [*self._under_way.values()]
-        for one in asking:
-            one.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await background.end(*self._under_way.values())
 
     def _begin(self, host: str) -> "asyncio.Task[Sequence[Address]]":
         asking = self._under_way[host] = asyncio.create_task(self._ask(host))

@@ -37,9 +37,7 @@ class Visits:
     async def close(self) -> None:
         """End all visits, and begin none any more, whoever comes."""
         self._closed = True
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), *self._ending, return_exceptions=True)
+        await background.end(*self._tasks.values(), *self._ending)
 
     def _follow(self, pool: Pool) -> None:
         if self._closed:

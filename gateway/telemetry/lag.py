@@ -33,9 +33,7 @@ class LoopLag:
 
     async def close(self) -> None:
         """Stop measuring."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await background.end(self._task)
 
     async def _measure(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gateway import background
 from gateway.admin.listener import ASKED_BY, documented_errors, shown, under_a_name_of_ours
 from gateway.admin.readiness import OK
 from gateway.admin.status import StatusPages, Told
@@ -134,9 +135,7 @@ class Pages:
                 except WorkerSilent:
                     continue
         finally:
-            for one in asking:
-                one.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            await background.end(*asking)
 
     async def _pass_on(self, request: web.Request) -> web.Response:
         """Let a worker answer: the first that does, so that who changes something sees it in the next answer."""

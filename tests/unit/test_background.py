@@ -1,6 +1,7 @@
 """Tasks that begin anew where they fail: ever more seldom, until they have run for long."""
 
 import asyncio
+from contextlib import suppress
 from itertools import pairwise
 from threading import Event
 
@@ -49,6 +50,27 @@ async def test_what_is_done_is_done_and_what_is_cancelled_ends() -> None:
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()
+
+
+async def test_to_end_what_does_not_hear_of_it_it_is_told_again() -> None:
+    heard = list[str]()
+
+    async def deaf(name: str, *, fails: bool = False) -> None:
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            heard.append(name)
+        if fails:
+            raise ZeroDivisionError
+
+    async def done() -> None:
+        pass
+
+    tasks = [asyncio.create_task(one) for one in (deaf("returns"), deaf("fails", fails=True), done())]
+    await asyncio.sleep(0)
+    await background.end(None, *tasks)
+    assert sorted(heard) == 3 * ["fails"] + 3 * ["returns"]
+    assert all(one.done() for one in tasks)
 
 
 async def test_what_is_done_apart_returns_or_raises_and_holds_up_nobody_who_is_cancelled() -> None:

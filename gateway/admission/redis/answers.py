@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
+from gateway import background
 from gateway.admission.redis.patience import TURNS
 
 # How long they may take, and how long the others may once one has answered. A busy machine has taken half a second.
@@ -38,9 +39,7 @@ async def answers(asked: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
             failures += [error for one in done if (error := one.exception()) is not None]
             found += [one.result() for one in done if one.exception() is None]
     finally:
-        for one in asking:
-            one.cancel()
-        await asyncio.wait(asking)
+        await background.end(*asking)
     if found:
         return found
     raise next(iter(failures), TimeoutError("nobody answers"))

@@ -103,9 +103,7 @@ class Cluster:
     async def close(self) -> None:
         """Deliver what was posted, within a lane's bound, leave the rest in the backlog, and disconnect."""
         self._open()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+        await background.end(self._watching)
         await asyncio.gather(*[lane.close() for lane in self._lanes.values()], *self._leaving)
         self._backlog.keep(self._waiting)
         await self._backlog.close()

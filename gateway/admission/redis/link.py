@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gateway import background
 from gateway.admission.redis.connection import Connection, ServerFailed
 from gateway.admission.redis.patience import Patience
 from gateway.admission.redis.server import Connects
@@ -73,9 +74,7 @@ class Link:
         self._then = None
         if self._connection is not None:
             self._connection.abort()
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait({self._connecting})
+        await background.end(self._connecting)
         await self._server.close()
 
     def _transmit(self) -> None:

@@ -68,10 +68,8 @@ class Sentinels:
         return max(await answers([sentinel.master() for sentinel in self._sentinels]))[1]
 
     async def _watch_no_more(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
-            self._watching = None
+        await background.end(self._watching)
+        self._watching = None
 
     async def _watch(self, connection: Connection, place: Address) -> None:
         """Leave a master when the sentinels name another, which no error on its connection would tell."""

@@ -52,8 +52,8 @@ class Watcher:
         self._away = False
         self._good_at = clock.monotonic()
         self._turn = asyncio.Lock()
+        self._asked = asyncio.Event()  # for the first time, to whatever end
         self._watching: asyncio.Task[None] | None = None
-        self._closing = False
 
     @property
     def age_s(self) -> float:
@@ -61,20 +61,15 @@ class Watcher:
         return max(self._clock.monotonic() - self._good_at, 0.0)
 
     async def start(self) -> None:
-        """Read what is kept, waiting for a moment at most, and follow it from then on."""
-        with suppress(StoreUnavailable, TimeoutError):
-            async with asyncio.timeout(FIRST_WITHIN_S):
-                await self.refresh()
+        """Follow what is kept, and wait for a moment at most until it has been read, or could not be."""
         self._watching = background.begin(self._watch, name=f"{self._what} watch")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WITHIN_S):
+                await self._asked.wait()
 
     async def close(self) -> None:
         """Stop, and let the store go."""
-        # Cancelling alone does not end it: redis-py sends by `asyncio.wait_for`, which Python 3.11 may have done at the
-        # very moment, and then goes on (python/cpython#86296).
-        self._closing = True
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+        await background.end(self._watching)
         await self._settings.close()
 
     async def refresh(self) -> None:
@@ -116,7 +111,8 @@ class Watcher:
             log.warning("the %s cannot be read, %s: %s", self._what, held, failure.__cause__)
 
     async def _watch(self) -> None:
-        while not self._closing:
-            await asyncio.sleep(self._every_s)
+        while True:
             with suppress(StoreUnavailable):
                 await self.refresh()
+            self._asked.set()
+            await asyncio.sleep(self._every_s)

@@ -19,8 +19,6 @@ from gateway.routing.pools import Pools
 
 # A gateway that starts waits so long at most for first answers, before it takes calls.
 FIRST_WITHIN_S = 2.0
-# Until a task that was told to end, and did not, is told again.
-_AGAIN_S = 0.1
 
 
 class Discovery:
@@ -64,11 +62,7 @@ class Discovery:
         self._closed = True
         for pool in [*self._followed]:
             self._stop(pool)
-        ending = {*self._tasks.values()}
-        while ending:
-            for task in ending:
-                task.cancel()
-            _, ending = await asyncio.wait(ending, timeout=_AGAIN_S)
+        await background.end(*self._tasks.values())
 
     def _follow(self, pool: Pool) -> None:
         if self._closed:
