@@ -31,7 +31,7 @@ class Alike:
         """Return where the common part ends if `data` is one whole event like those before, with some text; else 0.
 
         Texts with a quote or a backslash at their end are left to others to read.
-        Behind it stands `,"usage":{…}` without objects within, or nothing, and then `}` and the blank line.
+        Behind it stands `,"usage":{…}` without objects within, unread, or nothing, and then `}` and the blank line.
         """
         if not data.startswith(self._before):
             return 0

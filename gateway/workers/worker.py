@@ -101,8 +101,10 @@ class Worker:
         """Return what its operator listener answers.
 
         Raises:
-            WorkerSilent: nothing came within `within_s`.
+            WorkerSilent: nothing came within `within_s`, or it has ended.
         """
+        if self._session.closed:  # of which aiohttp makes an error of ours
+            raise WorkerSilent(f"worker {self.number} has ended")
         url = "http://worker" + target
         try:
             async with (

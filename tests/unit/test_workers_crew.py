@@ -14,6 +14,7 @@ import pytest
 from gateway import config
 from gateway.clock import Clock, SystemClock
 from gateway.workers.crew import Crew
+from gateway.workers.worker import WorkerSilent
 from tests.deadlines import DEADLINE_S
 from tests.leaping import leaping
 from tests.processes import until
@@ -112,6 +113,19 @@ async def test_told_to_stop_it_waits_for_no_worker_that_is_to_be_started_later(
             await loop.leap(0.1)
         crew.stop()
         assert await asyncio.wait_for(running, 4) == 0
+
+
+async def test_a_worker_that_has_ended_is_silent_and_shown_as_it_last_was(program: Path) -> None:
+    """As it is for whoever scrapes between its end and its leaving the crew."""
+    async with working(program) as (crew, running):
+        workers = crew.workers
+        crew.stop()
+        assert await running == 0
+    for one in workers:
+        with pytest.raises(WorkerSilent):
+            await one.ask("GET", "/readyz", within_s=DEADLINE_S)
+        await one.tell(within_s=DEADLINE_S)
+        assert one.silent
 
 
 async def test_told_again_it_tells_its_workers_again(program: Path) -> None:
