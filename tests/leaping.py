@@ -21,6 +21,7 @@ class LeapingLoop(asyncio.SelectorEventLoop):
     """asyncio's loop. `ahead_s` is how far its time and that of its clock are ahead of the machine's."""
 
     ahead_s = 0.0
+    _turn_s = _TURN_S
 
     def __init__(self) -> None:
         self._looked_at = super().time()
@@ -29,16 +30,22 @@ class LeapingLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the machine's time, without what it stood still for, and with what was leapt over."""
         now = super().time()
-        self.ahead_s -= max(0.0, now - self._looked_at - _TURN_S)
+        self.ahead_s -= max(0.0, now - self._looked_at - self._turn_s)
         self._looked_at = now
         return now + self.ahead_s
 
     async def leap(self, seconds: float) -> None:
-        """Let so much time pass."""
-        for _ in range(round(seconds / _STEP_S)):
-            self.ahead_s += _STEP_S
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+        """Let so much time pass, and none besides: what a leap takes of the machine's time is more on a busy one."""
+        self.time()
+        self._turn_s = 0.0
+        try:
+            for _ in range(round(seconds / _STEP_S)):
+                self.ahead_s += _STEP_S
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+            self.time()
+        finally:
+            self._turn_s = _TURN_S
 
 
 class _ShortWaits(selectors.DefaultSelector):
