@@ -11,6 +11,8 @@ from gateway.admission.permit import Permit
 from gateway.calls.call import Call
 from gateway.errors import (
     BadRequest,
+    DeadlinePassed,
+    Draining,
     LimitsUnavailable,
     NoReplicaAvailable,
     Overloaded,
@@ -25,6 +27,8 @@ from gateway.trail import Trail
 
 # A pool cannot answer: nothing of an answer was sent, and the call itself is not at fault.
 CANNOT_ANSWER = (NoReplicaAvailable, Overloaded, UpstreamFailed)
+# Nobody else can either: the call is the asked model's again, unanswered.
+_TIME_IS_UP = (DeadlinePassed, Draining)
 
 
 class Fallbacks:
@@ -57,7 +61,7 @@ class Fallbacks:
         assert attempts is not None, "it was tried"
         assert asked is not None, "there is such a model"
         for place, model in enumerate(others, 1):
-            if attempts.over:
+            if attempts.over or isinstance(failed, _TIME_IS_UP):  # the clock may say otherwise still
                 break
             if not await self._admit(permit, principal, call, model, asked=asked, call_id=f"{permit.call_id}+{place}"):
                 continue
@@ -65,9 +69,8 @@ class Fallbacks:
             attempts.turn_to(model)
             try:
                 await ask()
-            except CANNOT_ANSWER as refusal:
-                if model.name == asked.name:
-                    failed = _of_both(failed, refusal)
+            except (*CANNOT_ANSWER, *_TIME_IS_UP) as refusal:
+                failed = _told(failed, refusal, of_asked=model.name == asked.name)
             except BadRequest:  # what another model says of the call is not what was asked
                 if model.name == asked.name:
                     raise
@@ -110,6 +113,13 @@ class Fallbacks:
         trail.leave = self._metrics.call_started(model.name)
         trail.model = model
         trail.fallback_for = None if model.name == asked.name else asked.name
+
+
+def _told(failed: Refusal, refusal: Refusal, *, of_asked: bool) -> Refusal:
+    """Return what the client is told: of models that it did not ask for nothing, but that its time is up."""
+    if isinstance(refusal, _TIME_IS_UP):
+        return refusal
+    return _of_both(failed, refusal) if of_asked else failed
 
 
 def _of_both(failed: Refusal, also: Refusal) -> Refusal:

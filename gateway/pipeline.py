@@ -148,7 +148,7 @@ class Pipeline:
                     finally:
                         del failed  # with its traceback it would be a cycle, and hold the call
             except (BadRequest, DeadlinePassed):
-                if attempts.asked_at is not None:
+                if attempts.asked:
                     permit.settle(_NO_TOKENS)
                 raise
             except asyncio.CancelledError:

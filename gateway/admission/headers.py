@@ -58,6 +58,14 @@ def go_duration(microseconds: int) -> str:
     return _of_seconds(-(-microseconds // 1_000_000))
 
 
+def go_window(microseconds: int) -> str:
+    """Return the length of a window as Go writes a duration, exactly: `100ms`, `1.7s`, `1m0s`."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    if not seconds:
+        return f"{microseconds / 1000:g}ms"
+    return _of_seconds(seconds) if not rest else f"{_of_seconds(seconds)[:-1]}{f'{rest / 1_000_000:.6f}'.strip('0')}s"
+
+
 @lru_cache(maxsize=1024)  # quotas of all calls of a second end equally far away
 def _of_seconds(seconds: int) -> str:
     if seconds < 60:  # noqa: PLR2004 a minute

@@ -71,7 +71,7 @@ class Limit:
         """Return how long until nothing is used any more, if no more calls come."""
         if self.kind == "bucket":
             return -(-used * self.window_us // self.limit) - clock_us if used and self.limit else 0
-        return clock_us
+        return clock_us if used else 0
 
     def retry_after_us(self, used: int, clock_us: int, cost: int) -> int:
         """Return how long until `cost` fits, if no more calls come. For leases: unknown, 0."""

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from gateway import errors
-from gateway.admission.headers import go_duration, ratelimit_headers
+from gateway.admission.headers import go_duration, go_window, ratelimit_headers
 from gateway.admission.limit import Level, Limit
 from gateway.admission.reservation import Answer, Reservation
 
@@ -80,5 +80,5 @@ def _allowance(limit: Limit) -> str:
         return f"{limit.limit} calls at once"
     kind = "weighted " if limit.price is not None else ""
     kind += "" if limit.count == "total" else f"{limit.count} "
-    window = f"in {go_duration(limit.window_us)}" if limit.kind == "bucket" else f"per {limit.kind} (UTC)"
+    window = f"in {go_window(limit.window_us)}" if limit.kind == "bucket" else f"per {limit.kind} (UTC)"
     return f"{limit.limit} {kind}{limit.measure} {window}"

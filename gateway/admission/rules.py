@@ -89,9 +89,9 @@ class Rulebook:
         model: str,
         pool: str,
         *,
-        known: frozenset[str] = frozenset(),
+        known: frozenset[str] | None = None,
     ) -> Applying:
-        """Return all that applies, but for the limits whose keys are `known`."""
+        """Return all that applies; or what does beyond the limits whose keys are `known`."""
         plan, unknown = self._plan(tenant, key, claim)
         account = Account(tenant, key, model, digest(tenant))
         names = {"key": key, "model": model, "pool": pool}
@@ -99,11 +99,13 @@ class Rulebook:
             (rule, limit)
             for rule in self._overridden(self._limits.plans[plan], tenant, key)
             if not rule.models or any(fnmatchcase(model, pattern) for pattern in rule.models)
-            if (limit := _limit(rule, account.tag, names)).key not in known
+            if (limit := _limit(rule, account.tag, names)).key not in (known or ())
         ]
         rules, limits = [rule for rule, _ in found], tuple([limit for _, limit in found])
         words = [rule.on_store_failure or self._limits.on_store_failure for rule in rules]
         enforced = [word for rule, word in zip(rules, words, strict=True) if not rule.shadow]
+        if known is None and not enforced:
+            enforced = [self._limits.on_store_failure]
         processes = self._limits.processes
         return Applying(
             account,
@@ -113,7 +115,7 @@ class Rulebook:
             shares=tuple(
                 [limit.share(processes) for limit, word in zip(limits, words, strict=True) if word == "local"]
             ),
-            denied="deny" in (enforced or [self._limits.on_store_failure]),
+            denied="deny" in enforced,
             rules=tuple([limit.rule for limit in limits]),
             shadows=any(limit.shadow for limit in limits),
             plan_unknown=unknown,

@@ -1,5 +1,6 @@
 """`limits`: plans of rules, who has which plan, and where is counted."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import (
@@ -8,7 +9,6 @@ from pydantic import (
     Field,
     PrivateAttr,
     StrictBool,
-    StrictInt,
     StrictStr,
     StringConstraints,
     model_validator,
@@ -147,7 +147,7 @@ class Events(Section):
     """A stream of events in the store, one for each booking; for all tenants, or one stream for each."""
 
     stream: Literal["shared", "tenant"] = "shared"
-    max_length: Annotated[StrictInt, Field(ge=1000, le=10**9)] = 1_000_000
+    max_length: Annotated[int, BeforeValidator(units.integer), Field(strict=True, ge=1000, le=10**9)] = 1_000_000
 
 
 class Limits(Section):
@@ -228,7 +228,7 @@ class Limits(Section):
         for plan in self.priorities:
             if plan not in self.plans:
                 raise ValueError(f"priorities: there is no plan {plan!r}; plans: {', '.join(self.plans)}")
-        known = {rule.name: rule for rules in self.plans.values() for rule in rules}
+        known = [rule for rules in self.plans.values() for rule in rules]
         for tenant, entry in self.tenants.items():
             places = [(f"tenants.{tenant}", entry.plan, entry.override)]
             places += [(f"tenants.{tenant}.keys.{key}", one.plan, one.override) for key, one in entry.keys.items()]
@@ -236,13 +236,14 @@ class Limits(Section):
                 if plan_name is not None and plan_name not in self.plans:
                     raise ValueError(f"{where}.plan: there is no plan {plan_name!r}")
                 for name, override in overrides.items():
-                    _check_override(where, name, override, known.get(name))
+                    _check_override(where, name, override, [rule for rule in known if rule.name == name])
         return self
 
 
-def _check_override(where: str, name: str, override: RuleOverride, rule: Rule | None) -> None:
-    if rule is None:
+def _check_override(where: str, name: str, override: RuleOverride, rules: Sequence[Rule]) -> None:
+    """See that a plan's rule of that name has each figure: those of the plans may differ."""
+    if not rules:
         raise ValueError(f"{where}.override: no plan has a rule {name!r}")
     for measure in ("requests", "tokens", "concurrent"):
-        if getattr(override, measure) is not None and getattr(rule, measure) is None:
+        if getattr(override, measure) is not None and all(getattr(rule, measure) is None for rule in rules):
             raise ValueError(f"{where}.override.{name}: the rule does not limit {measure}")

@@ -20,6 +20,9 @@ BLOCKED_FIELDS = (
     "bootstrap_room",
     "prompt_embeds",  # deserialises tensors of the client
     "return_token_ids",  # changes what events carry, and with it what is counted
+    "n_predict",  # llama.cpp's max_tokens, which wins against that one: more would be generated than is reserved
+    "n_cmpl",  # llama.cpp's n: more answers than are reserved and counted
+    "id_slot",  # takes a slot of llama.cpp's, with another tenant's KV cache
 )
 
 

@@ -71,6 +71,7 @@ class Attempts:
         "_tenant",
         "_turn",
         "_upstream",
+        "asked",
         "asked_at",
         "failed",
         "first_byte_at",
@@ -92,7 +93,8 @@ class Attempts:
     ) -> None:
         self.tried: list[Replica] = []  # of the pool that is asked now
         self.failed: Failure | None = None  # the last that did
-        self.asked_at: float | None = None
+        self.asked = False  # an engine may have seen the call
+        self.asked_at: float | None = None  # when the first was to be connected to
         self.first_byte_at: float | None = None
         self.waited_unasked_s = 0.0
         self._tenant = tenant
@@ -148,6 +150,7 @@ class Attempts:
                         self.asked_at, self.waited_unasked_s = self._clock.monotonic(), self.waited_s or 0.0
                     # Not kept in a name: a stream may last for minutes, and a message with pictures has megabytes.
                     verdict = await exchange.begin(self._message(replica, asked, request, inference_id=inference_id))
+                    self.asked = self.asked or exchange.asked
                     self._observe(replica, verdict)
                     if verdict is None:
                         loan.began()

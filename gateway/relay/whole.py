@@ -22,7 +22,7 @@ class Whole:
         self.broken_by: Break | None = None
         self._call = call
         # Of a whole answer with several choices llama.cpp tells what the first took; of a stream it tells all.
-        self._tells_first_only = engine == "llamacpp" and call.choices > 1
+        self._tells_first_only = engine == "llamacpp"
         self._answer: dict[str, Any] | None = None
 
     def take(self, body: bytes) -> None:
@@ -60,7 +60,7 @@ class Whole:
                 else Outcome("broken", unseen, "engine_died")
             )
         told = tally.read(self._answer.get("usage"))
-        if told is None or self._tells_first_only:
+        if told is None or (self._tells_first_only and len(self._answer["choices"]) > 1):
             return Outcome("ok", self._estimate(self._answer["choices"], told), "not_reported")
         return Outcome("ok", told, None)
 

@@ -151,6 +151,7 @@ async def test_it_covers_the_wait_for_a_connection(open_door: OpenDoor, scripted
         samples = await door.idle()
     assert samples.total("gateway_upstream_attempts_total", result="client_deadline") == 1
     assert scripted_engine.requests == []
+    assert (await door.get("/v1/usage")).json()["data"] == []  # no engine was asked
 
 
 async def test_it_covers_the_wait_for_the_body(open_door: OpenDoor, scripted_engine: ScriptedEngine) -> None:

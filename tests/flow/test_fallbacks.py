@@ -309,6 +309,20 @@ async def test_nothing_falls_back_beyond_the_clients_deadline(open_site: OpenSit
     assert site.asked == (1, 0, 0)
 
 
+@STREAM
+async def test_a_deadline_that_passes_in_a_fallback_charges_the_model_that_was_asked_for(
+    open_site: OpenSite, *, stream: bool
+) -> None:
+    site = await open_site()
+    site.small.answer(ILL)
+    site.middle.answer(never)
+    reply = await site.door.post(CHAT, ask(stream=stream), **{"x-request-timeout-ms": "700"})
+    error_of(reply, 502, "upstream_timeout", "upstream_error")
+    assert site.asked == (1, 1, 0)
+    assert await site.charged() == {"acme/small": (1, 0), "all": (1, 0)}
+    assert await site.booked() == {"acme/small": (1, 0, 0)}
+
+
 @pytest.mark.parametrize(
     ("changes", "entry"),
     [

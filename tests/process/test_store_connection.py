@@ -83,6 +83,39 @@ async def test_the_url_names_user_password_and_database(
         assert client.get(CALL.record)
 
 
+@pytest.mark.parametrize(
+    "without",
+    [
+        "EVALSHA",
+        "SCRIPT|LOAD",
+        "TIME",
+        "GET",
+        "SET",
+        "DEL",
+        "PTTL",
+        "PEXPIRE",
+        "HINCRBY",
+        "HSET",
+        "ZADD",
+        "ZREM",
+        "ZCARD",
+    ],
+)
+async def test_a_user_without_one_of_the_rights_cannot_be_served_and_nothing_is_half_done(
+    own_store_server: StoreServer,  # noqa: F811
+    without: str,
+) -> None:
+    with own_store_server.client() as client:
+        may = [f"+{word}".lower() for word in RIGHTS.split() if word != without]
+        client.execute_command("ACL", "SETUSER", "gate", "reset", f">{SECRET}", "on", "~gw:*", *may)
+        observer = Remembering()
+        async with connected(f"redis://gate:{quote(SECRET, '')}@127.0.0.1:{own_store_server.port}", observer) as store:
+            with pytest.raises(StoreUnavailable):
+                await store.reserve(reservation("call", (limit("day", 9), 1), (limit("lease", 9), 1)))
+            assert not store.up
+        assert [key for key in client.scan_iter() if client.ttl(key) == -1] == []
+
+
 async def test_the_url_names_what_the_server_lists_the_connection_as(store_server: StoreServer) -> None:  # noqa: F811
     async with connected(f"{store_server.url}?client_name=gate") as store:
         assert (await store.reserve(CALL)).admitted

@@ -296,3 +296,16 @@ async def test_a_server_that_is_away_cannot_be_read() -> None:
     with pytest.raises(StoreUnavailable) as raised:
         await anext(aiter(postings))
     assert "refused" in str(raised.value.__cause__) or "Connect" in str(raised.value.__cause__)
+
+
+async def test_of_a_day_that_was_overwritten_by_hand_nothing_is_told_and_all_of_the_others(
+    store_server: StoreServer,
+) -> None:
+    key = f"gw:{{{ACCOUNT.tag}}}:ledger:20261129"
+    with store_server.client() as client:
+        client.set(key, "not ours")
+        client.hset(f"{key[:-2]}28", mapping={"tenant": "acme", "calls key-1 m": 3})
+    ledger = RedisLedger(store_server.url)
+    for tenant in ("acme", None):
+        told = [one async for one in ledger.postings(tenant, date(2026, 11, 28), date(2026, 11, 29))]
+        assert [(one.counter, one.figure) for one in told] == [("calls", 3)]

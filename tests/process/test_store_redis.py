@@ -275,3 +275,23 @@ async def test_a_cluster_node_takes_calls_of_every_tenant_without_crossing_slots
         await admission.close()
         assert observer.failed == {}
         assert observer.dropped == 0
+
+
+async def test_a_gateway_with_shorter_leases_does_not_shorten_the_others(
+    store_server: StoreServer,  # noqa: F811
+) -> None:
+    slots = limit("lease", 5)
+    for call, lease_s in [("long", 60), ("short", 1)]:
+        store = RedisStore(
+            store_server.url,
+            SystemClock(),
+            timeout_s=5,
+            lease_s=lease_s,
+            retention_s=RETENTION_S,
+            observer=Remembering(),
+        )
+        store.start()
+        await store.reserve(reservation(call, (slots, 1)))
+        await store.close()
+    with store_server.client() as client:
+        assert client.pttl(slots.key) > 50_000

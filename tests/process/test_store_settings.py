@@ -109,16 +109,65 @@ async def test_settings_have_one_key_that_never_expires(store_server: StoreServe
     await settings.close()
 
 
-async def test_a_store_that_is_not_there_and_a_key_that_is_not_ours_say_why(store_server: StoreServer) -> None:
+async def test_what_a_gateway_knows_is_merged_into_what_was_set_since_the_store_lost_it(
+    store_server: StoreServer,
+) -> None:
+    settings = RedisSettings(store_server.url, "colours")
+    await settings.change([Change("a", b"1"), Change("b", b"1")])
+    known = await settings.read()
+    await settings.change([Change("c", b"1")])
+    assert not known.is_lost_at(await settings.version())
     with store_server.client() as client:
-        client.set(KEY, "not ours")
-    for url, why in [(f"redis://127.0.0.1:{free_port()}/0", "connect"), (store_server.url, "WRONGTYPE")]:
-        settings = RedisSettings(url, "colours")
-        for asked in (settings.version(), settings.read(), settings.change([Change("a", b"1")])):
-            with pytest.raises(StoreUnavailable) as raised:
-                await asked
-            assert why in str(raised.value.__cause__)
-        await settings.close()
+        client.flushall()
+    assert known.is_lost_at(await settings.version())
+    await settings.change([Change("b", b"2"), Change("d", b"2")])
+    assert known.is_lost_at(await settings.version())
+    await asyncio.gather(*[settings.restore(known) for _ in range(3)])
+    merged = await settings.read()
+    assert merged.entries == {"a": b"1", "b": b"2", "d": b"2"}
+    assert not known.is_lost_at(merged.version)
+    await settings.change([Change("a", None)])
+    await settings.restore(known)  # by a gateway that was away meanwhile
+    assert (await settings.read()).entries == {"b": b"2", "d": b"2"}
+    await settings.close()
+
+
+async def test_however_often_the_store_loses_all_a_version_stays_short(store_server: StoreServer) -> None:
+    settings, known = RedisSettings(store_server.url, "colours"), Kept()
+    with store_server.client() as client:
+        for number in range(20):
+            client.flushall()
+            await settings.change([Change(f"n{number}", b"1")])
+            if known.is_lost_at(await settings.version()):
+                await settings.restore(known)
+            known = await settings.read()
+    assert len(known.entries) == 20
+    assert len(known.version) < 400
+    assert not known.is_lost_at(await settings.version())
+    await settings.close()
+
+
+async def test_a_store_that_is_not_there_says_why() -> None:
+    settings = RedisSettings(f"redis://127.0.0.1:{free_port()}/0", "colours")
+    for asked in (settings.version(), settings.read(), settings.change([Change("a", b"1")])):
+        with pytest.raises(StoreUnavailable) as raised:
+            await asked
+        assert "connect" in str(raised.value.__cause__)
+    await settings.close()
+
+
+async def test_a_key_that_was_overwritten_by_hand_holds_nothing_until_a_change(store_server: StoreServer) -> None:
+    settings = RedisSettings(store_server.url, "colours")
+    await settings.change([Change("a", b"1")])
+    known = await settings.read()
+    with store_server.client() as client:
+        for mend in (settings.change([Change("a", b"1")]), settings.restore(known)):
+            client.set(KEY, "not ours")
+            assert await settings.version() == NEVER
+            assert await settings.read() == Kept()
+            await mend
+            assert (await settings.read()).entries == {"a": b"1"}
+    await settings.close()
 
 
 def hang_up(listening: socket.socket) -> None:

@@ -34,7 +34,7 @@ class Node:
                 for _ in range(int(head[1:])):
                     size = int((await reader.readline())[1:])
                     words.append((await reader.readexactly(size + 2))[:-2])
-                if self.hangs_up and words[0] == b"EVALSHA":
+                if self.hangs_up and words[0] == b"EVALSHA" and b":call:" in words[3]:
                     self.hangs_up -= 1
                     return
                 writer.write(await self._reply(words))
@@ -49,7 +49,7 @@ class Node:
                 return _bulk(b"cluster_state:ok\r\ncluster_current_epoch:%d\r\n" % self.epoch)
             case [b"INFO", _]:
                 return _bulk(b"role:master\r\nmaster_replid:%d\r\n" % self.port)
-            case [b"EVALSHA", _, _, record, *_]:
+            case [b"EVALSHA", _, _, record, *_] if b":call:" in record:
                 self.settled.append(record)
                 await self.answers.wait()
                 return b":1\r\n"

@@ -68,6 +68,32 @@ def test_an_error_that_concerns_the_server_fails_the_exchange_and_hangs_up(word:
     assert wire.aborted
 
 
+IN_SCRIPT = "ERR Error running script (call to f_5a1): @user_script:9: "
+
+
+@pytest.mark.parametrize(
+    ("text", "of_server"),
+    [
+        (f"{IN_SCRIPT}@user_script: 9: -OOM command not allowed when used memory > 'maxmemory'.", True),
+        (f"{IN_SCRIPT}@user_script: 9: -READONLY You can't write against a read only replica.", True),
+        (f"{IN_SCRIPT}@user_script: 9: The user executing the script can't run this command or subcommand", True),
+        (
+            "ERR ACL failure in script: User gw has no permissions to run the 'zadd' command script: on @user_script.",
+            True,
+        ),
+        (f"{IN_SCRIPT}@user_script: 9: ERR value is not an integer or out of range", False),
+        ("ERR unknown command 'x', with args beginning with: '-OOM ' ", False),
+    ],
+)
+def test_what_a_script_met_concerns_the_server_where_it_would_have_alone(text: str, *, of_server: bool) -> None:
+    """Redis 6.2 and all access lists put it behind the script's own error."""
+    connection, _ = wired()
+    ended: list[Any] = []
+    connection.exchange([b"a"], ended.append)
+    connection.data_received(f"-{text}\r\n".encode())
+    assert isinstance(ended[0], ServerFailed) == connection.closed == of_server
+
+
 @pytest.mark.parametrize(
     ("came", "error", "reason"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.admission.headers import go_duration, ratelimit_headers
+from gateway.admission.headers import go_duration, go_window, ratelimit_headers
 from tests.limiting import SECOND, limit
 
 REQUESTS = limit("bucket", 600, measure="requests")
@@ -66,3 +66,22 @@ def test_a_calendar_quota_resets_when_its_period_ends() -> None:
 def test_shadows_and_calls_at_once_have_no_headers() -> None:
     limits = (limit("bucket", 1, shadow=True), limit("lease", 1))
     assert ratelimit_headers(limits, [1, 1], [(0, 0), (0, 0)]) == {}
+
+
+def test_of_a_quota_that_nobody_uses_all_is_there_now() -> None:
+    assert ratelimit_headers((QUOTA,), [0], [(0, 3600 * SECOND)])["x-ratelimit-reset-tokens"] == "0s"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (100_000, "100ms"),
+        (SECOND, "1s"),
+        (1_700_000, "1.7s"),
+        (60 * SECOND, "1m0s"),
+        (90_250_000, "1m30.25s"),
+        (86_400 * SECOND, "24h0m0s"),
+    ],
+)
+def test_windows_are_written_as_long_as_they_are(microseconds: int, text: str) -> None:
+    assert go_window(microseconds) == text

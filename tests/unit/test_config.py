@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.config import cpus, file, units
+from gateway.config import Limits, cpus, file, units
 from gateway.config.file import BadConfig
 from gateway.config.unmatched import unmatched
 
@@ -384,3 +384,17 @@ def test_workers_share_their_gateways_part_and_the_command_line_comes_first(tmp_
     assert file.read(path, workers="auto").settings.server.workers == cpus.usable()
     with pytest.raises(BadConfig, match=r"server\.workers: "):
         file.read(path, workers="many")
+
+
+@pytest.mark.parametrize("plans", [("a", "b"), ("b", "a")])
+def test_an_override_may_be_of_any_plans_rule_of_its_name(plans: tuple[str, str]) -> None:
+    rules = {"a": [{"name": "cap", "requests": 1, "window": "1m"}], "b": [{"name": "cap", "tokens": 1, "window": "1m"}]}
+    tenants = {"acme": {"plan": "a", "override": {"cap": {"requests": 5}}}}
+    given = {"plans": {name: rules[name] for name in plans}, "default_plan": "a", "tenants": tenants}
+    assert Limits.model_validate(given).tenants["acme"].override["cap"].requests == 5
+
+
+def test_a_streams_length_may_be_written_as_helm_writes_it() -> None:
+    limits = Limits.model_validate({"store": "redis://a/0", "events": {"max_length": 1e6}})
+    assert limits.events is not None
+    assert limits.events.max_length == 1_000_000

@@ -317,3 +317,14 @@ def test_this_processes_share_of_a_limit_is_an_equal_part_and_at_least_one_but_n
     found = applying(rulebook(plans={"standard": rules}, expected_processes=4))
     assert [share.limit for share in found.shares] == [0, 1, 1, 1, 2]
     assert [share.key for share in found.shares] == keys(found)
+
+
+def test_a_shadow_that_a_fallback_adds_has_no_say_while_the_store_is_away() -> None:
+    held_rule = {"name": "held", "per": ["key"], "requests": 9, "window": "day", "on_store_failure": "allow"}
+    shadow = {"name": "trial", "per": ["key"], "tokens": 9, "window": "day", "models": ["big"], "shadow": True}
+    book, who = rulebook(plans={"standard": [held_rule, shadow]}, on_store_failure="deny"), Principal("acme", "key-1")
+    held = book.applying(who, model="small", pool="p")
+    assert not held.denied
+    beyond = book.beyond(held, who, model="big", pool="p")
+    assert beyond.rules == ("trial",)
+    assert not beyond.denied

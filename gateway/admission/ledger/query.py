@@ -71,7 +71,8 @@ def _days(given: dict[str, str], today: date) -> tuple[date, date]:
     until = _day(given, "until") or today.replace(day=monthrange(today.year, today.month)[1])
     since = _day(given, "since") or until.replace(day=1)
     if since > until:
-        raise InvalidValue(f"since, {since}, is later than until, {until}; swap them.", param="since")
+        advice = "swap them" if "until" in given else "send until too"
+        raise InvalidValue(f"since, {since}, is later than until, {until}; {advice}.", param="since")
     if (until - since).days >= MAX_DAYS:
         raise InvalidValue(f"since and until are more than {MAX_DAYS} days apart; ask for less at once.", param="since")
     return since, until

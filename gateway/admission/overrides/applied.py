@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from typing import Any
 
 from gateway import config
-from gateway.admission.headers import go_duration
+from gateway.admission.headers import go_window
 from gateway.admission.limit import Limit
 from gateway.admission.overrides.merge import source
 from gateway.admission.overrides.override import Override
@@ -60,4 +60,4 @@ def applied(
 
 
 def _window(limit: Limit) -> str:
-    return go_duration(limit.window_us) if limit.kind == "bucket" else limit.kind
+    return go_window(limit.window_us) if limit.kind == "bucket" else limit.kind

@@ -7,7 +7,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
-from redis.exceptions import RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from gateway.admission.redis.cluster_map import ask_map
 from gateway.admission.redis.connection import ServerFailed
@@ -19,6 +19,11 @@ Client = Redis | RedisCluster
 # What says that the store cannot be asked now. RuntimeError: of uvloop, where a connection that was just closed is
 # written to; redis-py, which uses streams, does not look.
 FAILURES = (RedisError, RedisClusterException, OSError, ServerFailed, RuntimeError)
+
+
+def overwritten(reply: object) -> bool:
+    """Whether a reply says that a key of ours holds something else: it counts as empty, as it does for calls."""
+    return isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE")
 
 
 async def client(url: StoreUrl, *, within_s: float, retries: int = 1) -> Client:

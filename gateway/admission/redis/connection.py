@@ -13,6 +13,18 @@ import hiredis
 
 # What begins an error that concerns one command alone, and of a node of a cluster: that it is to go elsewhere.
 ALONE = ("ERR ",)
+# Where a script meets one that concerns the server: Redis 6 puts it behind the script's own, and all do that with ACLs.
+_IN_SCRIPT = ("ERR Error running script", "ERR ACL failure in script")
+_OF_SERVER = (
+    "-OOM ",
+    "-READONLY ",
+    "-MISCONF ",
+    "-NOREPLICAS ",
+    "-LOADING ",
+    "-NOPERM ",
+    "ACL failure",
+    "can't run this",
+)
 _ELSEWHERE = ("MOVED ", "ASK ", "TRYAGAIN ")
 ALONE_IN_CLUSTER = (*ALONE, *_ELSEWHERE)
 
@@ -129,6 +141,10 @@ def _noted(errors: list[CommandRefused], message: str) -> CommandRefused:
 
 def _of_server(errors: list[CommandRefused], alone: tuple[str, ...]) -> str | None:
     """Return the first of `errors` that concerns the server; forget the others."""
-    reason = next((text for text in map(str, errors) if not text.startswith(alone)), None)
+    reason = next((text for text in map(str, errors) if not text.startswith(alone) or _met_in_script(text)), None)
     errors.clear()
     return reason
+
+
+def _met_in_script(text: str) -> bool:
+    return text.startswith(_IN_SCRIPT) and any(sign in text for sign in _OF_SERVER)

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from gateway.admission.digest import digest
 from gateway.admission.ledger.account import COUNTERS, Counter, decoded
 from gateway.admission.ledger.posting import PAUSE_AFTER, Posting
-from gateway.admission.redis.client import FAILURES, Client, client
+from gateway.admission.redis.client import FAILURES, Client, client, overwritten
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
 
@@ -71,9 +71,12 @@ async def _hashes(server: Client, keys: Iterable[str]) -> AsyncIterator[tuple[st
         pipeline = server.pipeline(transaction=False)
         for key, cursor in batch:
             pipeline.hscan(key, cursor, count=_FIELDS)
-        pages = zip(batch, await pipeline.execute(), strict=True)
+        pages = await pipeline.execute(raise_on_error=False)
         unfinished = []
-        for (key, _), (cursor, fields) in pages:
+        for (key, _), page in zip(batch, pages, strict=True):
+            if isinstance(page, Exception) and not overwritten(page):
+                raise page
+            cursor, fields = (0, {}) if isinstance(page, Exception) else page
             read.setdefault(key, {}).update(fields)  # a field that is told twice counts once
             if cursor:
                 unfinished.append((key, cursor))

@@ -7,7 +7,7 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import ResponseError
 
 from gateway.admission.limit import Limit, period, refill
-from gateway.admission.redis.client import FAILURES, client
+from gateway.admission.redis.client import FAILURES, client, overwritten
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
 
@@ -41,8 +41,7 @@ class RedisLevels:
                         pipeline.get(limit.key)
                 states = await pipeline.execute(raise_on_error=False)
             for state in states:
-                # What was overwritten by hand counts as nothing, as it does for calls.
-                if isinstance(state, ResponseError) and not str(state).startswith("WRONGTYPE"):
+                if isinstance(state, ResponseError) and not overwritten(state):
                     raise state
         except FAILURES as error:
             raise StoreUnavailable(sent=True) from error

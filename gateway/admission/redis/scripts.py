@@ -150,8 +150,10 @@ class Scripts:
 
 
 def write_nothing(tag: str = "") -> list[bytes]:
-    """Return what fails wherever a script's writes would, and changes nothing. `tag`: in whose slot."""
-    return [pack(["SETRANGE", f"gw:{{{tag}}}:try" if tag else "gw:try", 0, ""])]
+    """Return what fails wherever a script's commands would, and leaves nothing. `tag`: in whose slot."""
+    key = f"gw:{{{tag}}}:try" if tag else "gw:try"
+    tries = _tries()
+    return [pack(["SETRANGE", key, 0, ""]), tries.load(), pack(["EVALSHA", tries.sha, 1, key])]
 
 
 def answer(reply: Sequence[int]) -> Answer:
@@ -181,3 +183,8 @@ def _source(name: str) -> str:
 
 def _script(text: str) -> Script:
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+@lru_cache
+def _tries() -> Script:
+    return _script(_source("try.lua"))

@@ -1,10 +1,47 @@
--- Change settings, all in one step.
+-- Change settings, all in one step; or write back those of a gateway where the store lost them.
 -- KEYS: their hash.
--- ARGV: the version from then on; 1 to do it only where nothing is kept, or 0; then for each change its name, its value
--- ('' removes it), and the value that must be there before ('' for any, or none).
--- Returns 1, or 0 when something was kept already.
-if ARGV[2] == '1' and redis.call('EXISTS', KEYS[1]) == 1 then
-  return 0
+-- ARGV: of a change the id of its version; of what is written back the version that the gateway knows; '' or, to write
+-- back, the id of the version from then on, if others are there; then for each change its name, its value ('' removes
+-- it), and the value that must be there before ('' for any, or none).
+-- A version is its id, and behind it, each after a dot, the origins of what was ever kept under it: a hash that begins
+-- anew has an origin of its own, so that whoever knows another sees that something was lost.
+-- Returns 1, or 0 when what is to be written back is there already.
+local MOST_ORIGINS = 8
+
+local function origins_of(version)
+  return version and string.match(version, '^%x+(%..+)$')
+end
+
+local function with(origins, others)
+  local count = 0
+  for origin in string.gmatch(others, '%.%x+') do
+    if not string.find(origins .. '.', origin .. '.', 1, true) then
+      origins = origins .. origin
+    end
+  end
+  for _ in string.gmatch(origins, '%.') do
+    count = count + 1
+  end
+  return count > MOST_ORIGINS and string.gsub(origins, '^%.%x+', '', 1) or origins
+end
+
+local version, id = ARGV[1], ARGV[2]
+local there = redis.pcall('HGET', KEYS[1], 'version')
+if type(there) == 'table' then
+  redis.call('DEL', KEYS[1])  -- not ours
+  there = false
+end
+local origins = origins_of(there)
+local command = 'HSET'
+if id == '' then
+  version = version .. (origins or '.' .. version)
+elseif redis.call('EXISTS', KEYS[1]) == 1 then
+  local known = origins_of(version)
+  local all = known and origins and with(origins, known)
+  if not all or all == origins then
+    return 0
+  end
+  version, command = id .. all, 'HSETNX'
 end
 for i = 3, #ARGV, 3 do
   local name, value, before = ARGV[i], ARGV[i + 1], ARGV[i + 2]
@@ -12,9 +49,9 @@ for i = 3, #ARGV, 3 do
     if value == '' then
       redis.call('HDEL', KEYS[1], name)
     else
-      redis.call('HSET', KEYS[1], name, value)
+      redis.call(command, KEYS[1], name, value)
     end
   end
 end
-redis.call('HSET', KEYS[1], 'version', ARGV[1])
+redis.call('HSET', KEYS[1], 'version', version)
 return 1

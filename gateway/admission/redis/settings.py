@@ -15,7 +15,7 @@ from typing import TypeVar
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from gateway.admission.redis.client import FAILURES, client_of
+from gateway.admission.redis.client import FAILURES, client_of, overwritten
 from gateway.admission.settings.settings import NEVER, Change, Kept
 from gateway.admission.store import StoreUnavailable
 from gateway.config import store_url
@@ -64,7 +64,7 @@ class RedisSettings:
         Raises:
             StoreUnavailable: it cannot be read. Its cause says why.
         """
-        version = await self._ask(lambda server: server.hget(self._key, _VERSION))
+        version = await self._ask(lambda server: server.hget(self._key, _VERSION), otherwise=None)
         return version if isinstance(version, bytes) else NEVER
 
     async def read(self) -> Kept:
@@ -73,7 +73,8 @@ class RedisSettings:
         Raises:
             StoreUnavailable: it cannot be read.
         """
-        fields = await self._ask(lambda server: server.hgetall(self._key))
+        nothing: dict[bytes | str, bytes | str] = {}
+        fields = await self._ask(lambda server: server.hgetall(self._key), otherwise=nothing)
         # The library's types allow for a client that decodes replies; this one does not.
         pairs = [
             (name, value) for name, value in fields.items() if isinstance(name, bytes) and isinstance(value, bytes)
@@ -87,16 +88,16 @@ class RedisSettings:
         Raises:
             StoreUnavailable: nobody knows whether they were made.
         """
-        await self._write(os.urandom(16).hex().encode(), changes, only_where_lost=False)
+        await self._write(_new_id(), b"", changes)
 
     async def restore(self, kept: Kept) -> None:
-        """Write back `kept`, unless another gateway has, or something new is there.
+        """Write back `kept`, unless another gateway has. What is there already stays.
 
         Raises:
             StoreUnavailable: it cannot be written.
         """
         changes = [Change(name, value) for name, value in kept.entries.items()]
-        await self._write(kept.version, changes, only_where_lost=True)
+        await self._write(kept.version, _new_id(), changes)
 
     async def close(self) -> None:
         """Disconnect, when what is being asked has been answered."""
@@ -104,11 +105,11 @@ class RedisSettings:
         if shared is not None and not shared.asking:
             await shared.close()
 
-    async def _write(self, version: bytes, changes: Sequence[Change], *, only_where_lost: bool) -> None:
-        words: list[bytes | str | int] = [version, int(only_where_lost)]
+    async def _write(self, version: bytes, beside: bytes, changes: Sequence[Change]) -> None:
+        words: list[bytes | str | int] = [version, beside]
         for change in changes:
             words += change.name, change.value or b"", change.before or b""
-        await self._ask(lambda server: self._run(server, words))
+        await self._ask(lambda server: self._run(server, words), otherwise=None)
 
     async def _run(self, server: Redis, words: Sequence[bytes | str | int]) -> None:
         try:
@@ -117,14 +118,19 @@ class RedisSettings:
             await server.script_load(self._script)
             await server.evalsha(self._sha, 1, self._key, *words)
 
-    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
-        """Return the server's reply, on a connection that there is or, after a failure, on a new one."""
+    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]], *, otherwise: _Reply) -> _Reply:
+        """Return the server's reply, on a connection that there is or, after a failure, on a new one.
+
+        Where the key holds something else, return what it says `otherwise`: of nothing.
+        """
         sent = 0
         while True:
             try:
                 async with self._server() as server:
                     return await question(server)
             except FAILURES as error:
+                if overwritten(error):
+                    return otherwise
                 sent += 1
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
@@ -147,3 +153,7 @@ class RedisSettings:
             shared.asking -= 1
             if shared is not self._shared and not shared.asking:
                 await shared.close()
+
+
+def _new_id() -> bytes:
+    return os.urandom(16).hex().encode()

@@ -149,5 +149,8 @@ end
 
 local function hold(key, record, now, lease)
   redis.call('ZADD', key, text(now + lease), id_of(record))
-  redis.call('PEXPIRE', key, text(math.ceil(lease / 1000)))
+  local ttl = math.ceil(lease / 1000)
+  if redis.call('PTTL', key) < ttl then  -- of a gateway with longer leases it is longer
+    redis.call('PEXPIRE', key, text(ttl))
+  end
 end

@@ -10,10 +10,20 @@ NEVER = b""
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """All that is kept under one version. A version is never used again, also not after the store lost its data."""
+    """All that is kept under one version. A version is never used again, also not after the store lost its data.
+
+    Behind a version's id may stand, each after a dot, the origins of what was ever kept in the same place.
+    """
 
     version: bytes = NEVER
     entries: Mapping[str, bytes] = field(default_factory=dict)
+
+    def is_lost_at(self, version: bytes) -> bool:
+        """Whether a store at this `version` has lost this: nothing is there, or something of another origin."""
+        if self.version == NEVER:
+            return False
+        origins = _origins(version)
+        return version == NEVER or (bool(origins) and not _origins(self.version) <= origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,11 @@ class Settings(Protocol):
         """Make `changes`, all in one step."""
 
     async def restore(self, kept: Kept) -> None:
-        """Write back what was `kept`, where nothing is kept any more because the store lost its data."""
+        """Write back what was `kept`, because the store lost its data. What is there already stays."""
 
     async def close(self) -> None:
         """Let the store go."""
+
+
+def _origins(version: bytes) -> set[bytes]:
+    return set(version.split(b".")[1:])

@@ -58,9 +58,11 @@ class Shelf(Generic[_Entry]):
             InvalidValue: there are too many.
         """
         entries = await self.entries()
-        if len(entries) >= MAX_ENTRIES and all(entry.name != name for entry in entries):
-            raise InvalidValue(f"There are {len(entries)} {self._what}s already; remove some.")
-        await self._settings.change([*self._tidying(entries), Change(name, value)])
+        tidying = list(self._tidying(entries))
+        left = len(entries) - len(tidying)
+        if left >= MAX_ENTRIES and all(entry.name != name for entry in entries):
+            raise InvalidValue(f"There are {left} {self._what}s already; remove some.")
+        await self._settings.change([*tidying, Change(name, value)])
         return await self.entries()
 
     async def remove(self, name: str) -> list[_Entry]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gateway import background
-from gateway.admission.settings.settings import NEVER, Kept, Settings
+from gateway.admission.settings.settings import Kept, Settings
 from gateway.admission.store import StoreUnavailable
 from gateway.clock import Clock
 
@@ -97,7 +97,7 @@ class Watcher:
         version = await self._settings.version()
         if self._read and version == self._kept.version:
             return False
-        if version == NEVER and self._kept.version != NEVER:
+        if self._kept.is_lost_at(version):
             log.warning("the limit store lost the %s; %d are written back", self._what, len(self._kept.entries))
             await self._settings.restore(self._kept)
         self._kept, self._read = await self._settings.read(), True
