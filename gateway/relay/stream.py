@@ -26,7 +26,7 @@ class Stream:
     """
 
     __slots__ = (
-        "_alike", "_call", "_events", "_false_end", "_given_up", "_scanner", "_unasked",
+        "_alike", "_call", "_events", "_false_end", "_given_up", "_scanner", "_told_by_choice", "_unasked",
         "at_boundary", "broken_by", "ended",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class Stream:
             summed_usage=engine == "llamacpp",
             done_may_lie=engine == "vllm",  # stopped, it ends so what it had not begun
         )
+        self._told_by_choice = engine == "llamacpp" and call.choices > 1
         self._unasked = unasked
         self._alike = Alike() if call.choices == 1 and (unasked is None or unasked.only_cuts) else None
         self._given_up = False
@@ -125,12 +126,17 @@ class Stream:
         broken_by = self.ended_by
         if broken_by is not None:
             ending, broken_by = ("client_gone", None) if client_gone else ("broken", broken_by)
-        usage = self._scanner.usage
-        if usage is not None:
+        usage, events = self._scanner.usage, self._scanner.content_events
+        if usage is not None and not self._tells_less(usage.completion, events):
             return Outcome(ending, usage, None, broken_by)
         # The prompt was read; of what was generated, the events that bear text are the lower bound.
-        estimate = Usage(prompt=self._call.input_tokens, completion=self._scanner.content_events, source="estimated")
+        prompt, cached = (self._call.input_tokens, 0) if usage is None else (usage.prompt, usage.cached)
+        estimate = Usage(prompt, completion=events, cached=cached, source="estimated")
         return Outcome(ending, estimate, self._missing(ending, client_gone=client_gone), broken_by)
+
+    def _tells_less(self, completion: int, events: int) -> bool:
+        """Whether the engine told of the prompt alone so far, or of some choices of several."""
+        return completion < events and (completion == 0 or (self._told_by_choice and not self.whole))
 
     def _again(self, event: bytes, end: int) -> bytes:
         """Take in an event that differs from those before in its text and its running total only."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.deadlines import PROMPTLY_S
 from tests.doors import CHAT, COMPLETIONS, Door, OpenDoor
-from tests.engines import Connection, Received, ScriptedEngine, close
+from tests.engines import Connection, Received, ScriptedEngine, close, never
 from tests.transcripts import (
     DONE,
     FINGERPRINT,
@@ -230,3 +230,58 @@ async def test_a_hundred_errors_before_any_token_are_charged_their_prompts_and_t
     assert limit - 100 < prompts < limit
     (row,) = (await door.get("/v1/usage")).json()["data"]
     assert [row[name] for name in ("calls", "refused", "prompt_tokens")] == [served, calls - served, prompts]
+
+
+CONTENT = [chat(f" w{number}") for number in range(20)]
+PROMPT_FIRST = [chat_role(usage=usage_of((PROMPT, 0))), *CONTENT]
+
+
+@pytest.mark.parametrize("kind", ["openai", "vllm", "llamacpp"])
+@pytest.mark.parametrize("whole", [False, True], ids=["left", "whole"])
+async def test_an_engine_that_tells_of_the_prompt_alone_has_not_told_of_the_answer(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine, kind: str, *, whole: bool
+) -> None:
+    end = [chat("", finish_reason="stop"), DONE] if whole else []
+    scripted_engine.answer(head(), *map(chunked, [*PROMPT_FIRST, *end]), *([LAST_CHUNK] if whole else [never]))
+    door = await opened(open_door, scripted_engine, kind=kind)
+    await left_at(door, TOLD, b" w19", whole=whole)
+    samples = await door.idle()
+    reason = "not_reported" if whole else "client_gone"
+    assert samples.total("gateway_usage_missing_total", reason=reason) == 1
+    assert samples.total("gateway_tokens_total", source="estimated") == PROMPT + len(CONTENT)
+    assert await of_ledger(door) == (PROMPT, len(CONTENT))
+
+
+async def test_who_leaves_when_one_of_two_choices_has_its_total_pays_for_both(
+    open_door: OpenDoor, scripted_engine: ScriptedEngine
+) -> None:
+    both = [chat(" a", index=0), chat(" b", index=1)] * 5
+    rest = [chat(f" w{number}", index=1) for number in range(20)]
+    told = [*both, chat("", index=0, finish_reason="stop"), usage_event(PROMPT, 5), *rest]
+    scripted_engine.answer(head(), *map(chunked, told), never)
+    door = await opened(open_door, scripted_engine, kind="llamacpp")
+    await left_at(door, TOLD | {"n": 2}, b" w19", whole=False)
+    assert await of_ledger(door) == (PROMPT, len(both) + len(rest))
+
+
+async def of_ledger(door: Door) -> tuple[int, int]:
+    """Return the prompt and completion tokens of the only call; the limit must have been charged the same."""
+    await door.idle()
+    page = await door.get_admin("/admin/limits/applied?tenant=acme&key=key-1&model=acme/tiny")
+    [row] = (await door.get("/v1/usage")).json()["data"]
+    told: tuple[int, int] = row["prompt_tokens"], row["completion_tokens"]
+    assert [rule["used"] for rule in page.json()["data"]] == [sum(told)]
+    return told
+
+
+async def left_at(door: Door, body: dict[str, Any], mark: bytes, *, whole: bool) -> None:
+    """Read a stream up to `mark` and leave, or to its end."""
+    headers = {"Authorization": f"Bearer {door.token()}"}
+    async with door.session.post(door.url + CHAT, json=body, headers=headers) as response:
+        got = b""
+        while mark not in got:
+            got += await response.content.readany()
+        if whole:
+            await response.read()
+        else:
+            response.close()
