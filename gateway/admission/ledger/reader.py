@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, date, datetime
+from weakref import WeakValueDictionary
 
 from gateway.admission.ledger.posting import Posting
 from gateway.admission.ledger.query import Query
@@ -20,12 +21,13 @@ _WITHIN_S = 30.0
 
 
 class LedgerReader:
-    """Reads a ledger, a few questions at once; further ones wait."""
+    """Reads a ledger, a few questions at once, of each tenant one, and one of all tenants; further ones wait."""
 
     def __init__(self, read: ReadLedger, clock: Clock) -> None:
         self._read = read
         self._clock = clock
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._own = WeakValueDictionary[str | None, asyncio.Lock]()  # of a tenant, while one of its questions is here
 
     def today(self) -> date:
         """Return the UTC day."""
@@ -37,8 +39,9 @@ class LedgerReader:
         Raises:
             LimitsUnavailable: the store cannot be read, or takes too long.
         """
+        own = self._own.setdefault(query.tenant, asyncio.Lock())
         try:
-            async with asyncio.timeout(_WITHIN_S), self._turns:
+            async with asyncio.timeout(_WITHIN_S), own, self._turns:
                 groups = await add_up(self._read(query.tenant, query.since, query.until), query.group_by)
         except (StoreUnavailable, TimeoutError) as failure:
             raise LimitsUnavailable("Usage cannot be read at the moment. Try again shortly.") from failure
