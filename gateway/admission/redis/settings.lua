@@ -22,7 +22,7 @@ local function with(origins, others)
   for _ in string.gmatch(origins, '%.') do
     count = count + 1
   end
-  return count > MOST_ORIGINS and string.gsub(origins, '^%.%x+', '', 1) or origins
+  return (string.gsub(origins, '%.%x+', '', math.max(count - MOST_ORIGINS, 0)))  -- the oldest are forgotten
 end
 
 local version, id = ARGV[1], ARGV[2]
