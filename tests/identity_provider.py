@@ -161,6 +161,8 @@ class IdentityProvider:
         await self._runner.cleanup()
 
     async def _jwks(self, request: web.Request) -> web.Response:
+        if "application/jwk-set+json" not in request.headers["Accept"]:
+            return web.Response(status=406)  # as Kubernetes
         self.hits += 1
         self.authorizations.append(request.headers.get("Authorization"))
         self.at_once += 1

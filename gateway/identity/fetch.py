@@ -34,6 +34,7 @@ async def fetch(
     method: Literal["GET", "POST"] = "GET",
     form: dict[str, str] | None = None,
     authorization: str | None = None,
+    accept: str = "application/json",
     tls: ssl.SSLContext | bool = True,
 ) -> Fetched:
     """Make the request. The caller limits its time.
@@ -44,7 +45,7 @@ async def fetch(
     Raises:
         Unreachable: no connection, no HTTP, a broken or too large answer, or a URL that is none.
     """
-    headers = CIMultiDict({"Accept": "application/json", "Accept-Encoding": "identity"})
+    headers = CIMultiDict({"Accept": accept, "Accept-Encoding": "identity"})
     if authorization is not None:
         headers["Authorization"] = authorization
     for last in (False, True):

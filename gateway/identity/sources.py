@@ -49,6 +49,10 @@ def source_of(issuer: config.Issuer, session: aiohttp.ClientSession) -> Source:
     return partial(_read, LocalFile(Path(issuer.jwks), max_bytes=MAX_DOCUMENT_BYTES))
 
 
+# Kubernetes has key sets as what RFC 7517 section 8.5.1 registers, and as nothing else (406).
+_ACCEPT = "application/json, application/jwk-set+json, */*;q=0.1"
+
+
 class _Web:
     """Downloads of one issuer's documents."""
 
@@ -67,6 +71,7 @@ class _Web:
                 url,
                 max_bytes=MAX_DOCUMENT_BYTES,
                 authorization=await self._authorization(url),
+                accept=_ACCEPT,
                 tls=self._authorities.context(),
             )
         except Unreachable as error:

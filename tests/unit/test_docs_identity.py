@@ -44,6 +44,7 @@ def outcome(issuer: config.Issuer, claims: dict[str, Any]) -> Principal | str:
 UNIKORN = {"typ": "passport", "sub": "sa-1", "acctype": "service", "aud": ["https://inference.example.com"]}
 KEYCLOAK = {"typ": "Bearer", "aud": ["inference", "account"], "azp": "batch", "sub": "f1e2", "scope": "profile"}
 AUTH0 = {"aud": "https://inference.example.com", "azp": "App1", "sub": "App1@clients", "gty": "client-credentials"}
+AUTH0_9068 = {"aud": ["https://inference.example.com"], "client_id": "App1", "sub": "auth0|1", "jti": "j"}
 ENTRA = {"aud": "66666666-7777-8888-9999-000000000000", "ver": "2.0", "azp": "app", "oid": "o", "tid": "t", "sub": "s"}
 KUBERNETES = {
     "aud": ["inference"],
@@ -69,6 +70,7 @@ KUBERNETES = {
             AUTH0 | {"org_id": "org_1", "sub": "auth0|1", "https://inference.example.com/plan": "gold"},
             Principal("org_1", "App1", plan="gold"),
         ),
+        ("Auth0", AUTH0_9068, Principal("App1", "App1")),
         ("Auth0", AUTH0 | {"aud": "App1", "sub": "auth0|1"}, "audience"),
         ("Entra ID", ENTRA, Principal("t", "app:o")),
         ("Entra ID", ENTRA | {"ver": "1.0"}, "required_claim"),
@@ -85,8 +87,12 @@ def test_a_documented_configuration_reads_its_providers_tokens(
 
 def test_keycloak_may_be_asked_instead() -> None:
     issuer = documented("Keycloak", 1)
-    answer = {"active": True, "client_id": "batch", "sub": "f1e2", "exp": NOW + 60, "aud": "inference"}
+    answer = {"active": True, "client_id": "batch", "sub": "f1e2", "exp": NOW + 60, "aud": "inference", "typ": "Bearer"}
     claims = check(answer, issuer=issuer, now=NOW).claims
+    with pytest.raises(Unauthorized):
+        check(answer | {"typ": "ID"}, issuer=issuer, now=NOW)
+    assert issuer.introspection is not None
+    assert issuer.introspection.client_id == issuer.audience == answer["aud"]
     assert ClaimMapping(issuer.claims).principal(claims) == Principal("batch", "batch")
     assert issuer.introspection is not None
     assert issuer.introspection.url.startswith(issuer.issuer)
