@@ -35,6 +35,9 @@ Source = Callable[[], Awaitable[Document]]
 # Key sets hold a handful of keys, 1-20 KB; what is larger is no key set.
 MAX_DOCUMENT_BYTES = 2**20
 # Nine digits are 31 years: enough to be bounded by `refresh`, few enough to be parsed.
+# Kubernetes has key sets as what RFC 7517 section 8.5.1 registers, and as nothing else (406).
+_ACCEPT = "application/json, application/jwk-set+json, */*;q=0.1"
+
 _MAX_AGE = re.compile(r'max-age="?(\d{1,9})"?')
 _SECONDS = re.compile(r"\d{1,9}")
 
@@ -47,10 +50,6 @@ def source_of(issuer: config.Issuer, session: aiohttp.ClientSession) -> Source:
     if issuer.jwks.startswith(("http://", "https://")):
         return partial(web.download, issuer.jwks)
     return partial(_read, LocalFile(Path(issuer.jwks), max_bytes=MAX_DOCUMENT_BYTES))
-
-
-# Kubernetes has key sets as what RFC 7517 section 8.5.1 registers, and as nothing else (406).
-_ACCEPT = "application/json, application/jwk-set+json, */*;q=0.1"
 
 
 class _Web:

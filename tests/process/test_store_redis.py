@@ -35,9 +35,9 @@ EVERY_KIND = (
 
 
 @asynccontextmanager
-async def connected(url: str, observer: Remembering | None = None) -> AsyncIterator[RedisStore]:
+async def connected(url: str, observer: Remembering | None = None, *, lease_s: float = 30) -> AsyncIterator[RedisStore]:
     store = RedisStore(
-        url, SystemClock(), timeout_s=5, lease_s=30, retention_s=RETENTION_S, observer=observer or Remembering()
+        url, SystemClock(), timeout_s=5, lease_s=lease_s, retention_s=RETENTION_S, observer=observer or Remembering()
     )
     store.start()
     try:
@@ -282,16 +282,7 @@ async def test_a_gateway_with_shorter_leases_does_not_shorten_the_others(
 ) -> None:
     slots = limit("lease", 5)
     for call, lease_s in [("long", 60), ("short", 1)]:
-        store = RedisStore(
-            store_server.url,
-            SystemClock(),
-            timeout_s=5,
-            lease_s=lease_s,
-            retention_s=RETENTION_S,
-            observer=Remembering(),
-        )
-        store.start()
-        await store.reserve(reservation(call, (slots, 1)))
-        await store.close()
+        async with connected(store_server.url, lease_s=lease_s) as store:
+            await store.reserve(reservation(call, (slots, 1)))
     with store_server.client() as client:
         assert client.pttl(slots.key) > 50_000

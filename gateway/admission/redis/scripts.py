@@ -150,7 +150,7 @@ class Scripts:
 
 
 def write_nothing(tag: str = "") -> list[bytes]:
-    """Return what fails wherever a script's commands would, and leaves nothing. `tag`: in whose slot."""
+    """Return what fails wherever a script's commands would, and leaves nothing that lasts. `tag`: in whose slot."""
     key = f"gw:{{{tag}}}:try" if tag else "gw:try"
     tries = _tries()
     return [pack(["SETRANGE", key, 0, ""]), tries.load(), pack(["EVALSHA", tries.sha, 1, key])]

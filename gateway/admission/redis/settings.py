@@ -13,7 +13,7 @@ from importlib import resources
 from typing import TypeVar
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ResponseError
 
 from gateway.admission.redis.client import FAILURES, client_of, overwritten
 from gateway.admission.settings.settings import NEVER, Change, Kept
@@ -64,7 +64,7 @@ class RedisSettings:
         Raises:
             StoreUnavailable: it cannot be read. Its cause says why.
         """
-        version = await self._ask(lambda server: server.hget(self._key, _VERSION), otherwise=None)
+        version = await self._ask(lambda server: _unless_overwritten(server.hget(self._key, _VERSION), None))
         return version if isinstance(version, bytes) else NEVER
 
     async def read(self) -> Kept:
@@ -74,7 +74,7 @@ class RedisSettings:
             StoreUnavailable: it cannot be read.
         """
         nothing: dict[bytes | str, bytes | str] = {}
-        fields = await self._ask(lambda server: server.hgetall(self._key), otherwise=nothing)
+        fields = await self._ask(lambda server: _unless_overwritten(server.hgetall(self._key), nothing))
         # The library's types allow for a client that decodes replies; this one does not.
         pairs = [
             (name, value) for name, value in fields.items() if isinstance(name, bytes) and isinstance(value, bytes)
@@ -105,11 +105,11 @@ class RedisSettings:
         if shared is not None and not shared.asking:
             await shared.close()
 
-    async def _write(self, version: bytes, beside: bytes, changes: Sequence[Change]) -> None:
-        words: list[bytes | str | int] = [version, beside]
+    async def _write(self, version: bytes, merged: bytes, changes: Sequence[Change]) -> None:
+        words: list[bytes | str | int] = [version, merged]
         for change in changes:
             words += change.name, change.value or b"", change.before or b""
-        await self._ask(lambda server: self._run(server, words), otherwise=None)
+        await self._ask(lambda server: self._run(server, words))
 
     async def _run(self, server: Redis, words: Sequence[bytes | str | int]) -> None:
         try:
@@ -118,19 +118,14 @@ class RedisSettings:
             await server.script_load(self._script)
             await server.evalsha(self._sha, 1, self._key, *words)
 
-    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]], *, otherwise: _Reply) -> _Reply:
-        """Return the server's reply, on a connection that there is or, after a failure, on a new one.
-
-        Where the key holds something else, return what it says `otherwise`: of nothing.
-        """
+    async def _ask(self, question: Callable[[Redis], Awaitable[_Reply]]) -> _Reply:
+        """Return the server's reply, on a connection that there is or, after a failure, on a new one."""
         sent = 0
         while True:
             try:
                 async with self._server() as server:
                     return await question(server)
             except FAILURES as error:
-                if overwritten(error):
-                    return otherwise
                 sent += 1
                 if sent == _TIMES_SENT:
                     raise StoreUnavailable(sent=True) from error
@@ -153,6 +148,16 @@ class RedisSettings:
             shared.asking -= 1
             if shared is not self._shared and not shared.asking:
                 await shared.close()
+
+
+async def _unless_overwritten(reply: Awaitable[_Reply], nothing: _Reply) -> _Reply:
+    """Return a reply, or `nothing` where the key holds something else, as if it were not there."""
+    try:
+        return await reply
+    except ResponseError as error:
+        if not overwritten(error):
+            raise
+        return nothing
 
 
 def _new_id() -> bytes:
